@@ -176,11 +176,7 @@ class _Sharded:
             shards = tuple(block.index for block in group.weights)
             gathered = [
                 self._add(
-                    f"{block.name}:gathered{suffix}",
-                    self._gathered_bytes([block]),
-                    Role.GATHERED,
-                    layer,
-                    self._renamed[False].get(block.index) if is_backward else None,
+                    f"{block.name}:gathered{suffix}", self._gathered_bytes([block]), Role.GATHERED, layer
                 )
                 for block in group.weights
             ]
@@ -397,9 +393,9 @@ class _Sharded:
             -1, name, Kind.OTHER, phase, layer, reads=reads, writes=tuple(creates), creates=tuple(creates), collective=collective,
         )  # fmt: skip
 
-    def _add(self, name: str, size_bytes: int, role: Role, layer: int, repeats: int | None = None) -> int:
+    def _add(self, name: str, size_bytes: int, role: Role, layer: int) -> int:
         """Add a block, and return its index."""
-        self._blocks.append(Block(len(self._blocks), name, size_bytes, role, layer, repeats=repeats))
+        self._blocks.append(Block(len(self._blocks), name, size_bytes, role, layer))
         return len(self._blocks) - 1
 
     def _kept_dtype(self, computed: torch.dtype) -> torch.dtype:

@@ -37,7 +37,7 @@ def find_absences(a: Any, choices: Any, program: Any, budget: int) -> Any:
 @compiled
 def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
     """Return by how much each step holds more than the one before, rows of possible absences, and those that choices ask for."""
-    order, ends, slots, originals, pace_s, _ = program
+    order, ends, slots, originals = program
     blocks, steps = len(a.size_bytes), len(order)
     last = np.full(blocks + len(originals), -1)
     written = last.copy()
@@ -47,7 +47,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
     may_leave = _may_leave(a, choices)
     count = 0
     for step in range(steps):
-        clock[step + 1] = clock[step] + pace_s[step]
+        clock[step + 1] = clock[step] + a.duration_s[order[step]]
         shift = a.touched_at[order[step]] - ends[step]
         for i in range(ends[step], ends[step + 1]):
             slot = slots[i]
