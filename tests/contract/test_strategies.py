@@ -63,7 +63,8 @@ def test_a_budget_is_kept_or_refused(variant: str) -> None:
     case = reference("resnet18")
     peak_bytes = schedule_of(case, variant).peak_bytes
     schedule = plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes)
-    assert max(live_bytes(schedule)) == schedule.peak_bytes == peak_bytes
+    assert max(live_bytes(schedule)) == schedule.peak_bytes <= peak_bytes
+    assert schedule.peak_bytes == peak_bytes or variant == "joint"  # which may find a plan that holds less
     with suppress(InfeasibleSchedule):  # a method may find a schedule that needs less
         assert plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes - 1).peak_bytes < peak_bytes
     lower_bound_bytes = schedule.graph.lower_bound_bytes
