@@ -32,6 +32,13 @@ UNSAFE = {
 }
 """Modules and functions that read pickles, build any object, or run a shell."""
 RESTRICTED = {
+    "membench/advice/cluster_jobs.py": [
+        "joblib.externals.loky.backend.reduction",
+        "joblib.externals.loky.backend.reduction.dumps",
+        "pickle",
+        "pickle.dumps",
+        "pickle.loads",
+    ],
     "membench/advice/processes.py": ["pickle", "pickle.dumps", "pickle.loads"],
     "membench/advice/workers.py": [
         "joblib.externals.loky",

@@ -24,6 +24,7 @@ from membench.advice.work import Work
 from membench.core import configuration
 from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
+from membench.core.fully_sharded import check_whole
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.task_graph import Mode, TaskGraph
@@ -160,6 +161,7 @@ def _advise_device(
     progress: bool = False,
 ) -> Advice:
     """Return the advice on one device; see `advise`."""
+    check_whole(module)
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
     profile = this_device() if device == THIS else as_device(device)
     adviser = Adviser(

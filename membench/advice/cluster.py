@@ -13,6 +13,7 @@ from membench.core.checks import COUNT, check, choice
 from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.fully_sharded import check_whole
 from membench.models.checkpointing import Checkpointing
 from membench.steps.arguments import OptimizerLike, as_cluster, as_device, as_update, workload_of
 
@@ -67,6 +68,7 @@ def advise_cluster(
         checkpointing=tuple(kinds),
         batch_size=batch_size,
     )
+    check_whole(module)
     workload = workload_of(module, loss, batch, precision=precision)
     search = ClusterSearch(workload, options, as_update(optimizer))
     return search.advice(processes=processes, progress=progress)

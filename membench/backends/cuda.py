@@ -40,7 +40,8 @@ recorded again in every step.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -86,10 +87,13 @@ class CudaBackend(TensorBackend):
     Args:
         schedule: its graph captured for CUDA kernels, with calls.
         device: the GPU.
+        groups: process groups by axis, of the collectives; not run on several GPUs yet.
     """
 
-    def __init__(self, schedule: Schedule, device: torch.device) -> None:
-        super().__init__(schedule.graph, device)
+    def __init__(
+        self, schedule: Schedule, device: torch.device, groups: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        super().__init__(schedule.graph, device, groups)
         self.pinned = PinnedMemory()
         self._own_streams: dict[str, torch.cuda.Stream] = {}
         self._streams: dict[str, torch.cuda.Stream] = {}  # used in this step

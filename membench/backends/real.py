@@ -78,8 +78,8 @@ def real_backend(
     """Return the backend that runs a schedule on a device.
 
     Args:
-        groups: process groups by axis, of the collectives, which run on the CPU alone.
+        groups: process groups by axis, of the collectives.
     """
     if device.type == "cuda":
-        return CudaBackend(schedule, device)
+        return CudaBackend(schedule, device, groups)
     return CpuBackend(schedule.graph, groups=groups)

@@ -35,6 +35,20 @@ def is_fully_sharded(module: nn.Module) -> bool:
     return any(_wrapped_modules(module))
 
 
+def check_whole(module: nn.Module) -> None:
+    """Refuse a module that `fully_shard` has wrapped where the ranks are given by name and not by the module.
+
+    Raises:
+        UnsupportedModel: it has.
+    """
+    if is_fully_sharded(module):
+        raise UnsupportedModel(
+            type(module).__name__,
+            "each process has only a part of its weights",
+            "pass the module as it was before fully_shard, and cluster=..., parallel={'fsdp': ...}",
+        )
+
+
 def _wrapped_modules(module: nn.Module) -> Iterator[nn.Module]:
     fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes a second
     if fsdp is not None:

@@ -18,6 +18,7 @@ from membench.core.cluster import Cluster
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency, with_rates
+from membench.core.fully_sharded import check_whole
 from membench.core.garbage import without_collection
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
@@ -278,6 +279,7 @@ def predict(
         InfeasibleSchedule: the strategy cannot keep the budget, or the limit of host memory.
         MembenchError: an argument is invalid.
     """
+    check_whole(module)
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
     inside = as_machine(machine, as_bytes(host_memory, "host_memory"))
     ranks = None

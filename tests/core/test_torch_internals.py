@@ -621,10 +621,10 @@ def two_ranks() -> Iterator[None]:
 @pytest.mark.usefixtures("two_ranks")
 def test_a_collective_is_functional_and_lets_go_of_its_result_after_the_wait() -> None:
     group = torch.distributed.group.WORLD.group_name
-    assert internals.rank_in(group) == 0
-    operators = [internals.all_reduce_in_place, torch.ops._c10d_functional.all_reduce.default]
-    assert all(map(internals.is_collective, operators)) and not internals.is_collective(aten.add.Tensor)
-    result = operators[1](torch.ones(2), "sum", group)
+    all_reduce = torch.ops._c10d_functional.all_reduce.default
+    assert internals.is_collective(all_reduce) and not internals.is_collective(aten.add.Tensor)
+    assert internals.process_group(group) is torch.distributed.group.WORLD
+    result = all_reduce(torch.ones(2), "sum", group)
     internals.wait_for_collective(result)
     assert internals.tensor_users(result) == 1 and not internals.has_other_users(result)
     view = result[:1]
