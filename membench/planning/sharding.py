@@ -176,7 +176,11 @@ class _Sharded:
             shards = tuple(block.index for block in group.weights)
             gathered = [
                 self._add(
-                    f"{block.name}:gathered{suffix}", self._gathered_bytes([block]), Role.GATHERED, layer
+                    f"{block.name}:gathered{suffix}",
+                    self._gathered_bytes([block]),
+                    Role.GATHERED,
+                    layer,
+                    self._renamed[False].get(block.index) if is_backward else None,
                 )
                 for block in group.weights
             ]
@@ -393,9 +397,9 @@ class _Sharded:
             -1, name, Kind.OTHER, phase, layer, reads=reads, writes=tuple(creates), creates=tuple(creates), collective=collective,
         )  # fmt: skip
 
-    def _add(self, name: str, size_bytes: int, role: Role, layer: int) -> int:
+    def _add(self, name: str, size_bytes: int, role: Role, layer: int, repeats: int | None = None) -> int:
         """Add a block, and return its index."""
-        self._blocks.append(Block(len(self._blocks), name, size_bytes, role, layer))
+        self._blocks.append(Block(len(self._blocks), name, size_bytes, role, layer, repeats=repeats))
         return len(self._blocks) - 1
 
     def _kept_dtype(self, computed: torch.dtype) -> torch.dtype:

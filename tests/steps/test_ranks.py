@@ -54,6 +54,15 @@ def test_a_slower_network_takes_longer_and_only_between_hosts() -> None:
     assert hybrid.allocated_bytes > predicted(slow, nodes=2).allocated_bytes
 
 
+def test_ranks_that_share_a_link_to_the_host_copy_for_longer() -> None:
+    own, shared = (
+        predicted(replace(CLUSTER, devices_per_link=number), strategy="geeps", budget=130e6)
+        for number in (1, 8)
+    )
+    assert own.host_bytes == shared.host_bytes > 0
+    assert shared.step_time_s > own.step_time_s
+
+
 def test_replicas_hold_all_weights_and_buckets() -> None:
     one, replicas = predicted(None, device="a100_40gb"), predicted(parallel={"dp": 8})
     gradients_bytes = 4 * sum(weight.numel() for weight in NETWORK.parameters())
