@@ -206,7 +206,9 @@ def rank_graph(graph: TaskGraph, ranks: Ranks | None) -> TaskGraph:
     if ranks.sharding:
         return shard(graph, ranks.sharding)
     if REPLICATED in ranks.mesh.sizes:
-        return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED])
+        sizes = {"first_bytes": ranks.bucket_bytes, "bucket_bytes": ranks.bucket_bytes}
+        buckets = {name: size for name, size in sizes.items() if size is not None}
+        return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED], **buckets)
     return graph
 
 
