@@ -132,6 +132,7 @@ class Block:
         host_location: its home, of an external block that is kept in host memory or on the disk: a prefetch brings it from host
             memory to the device, and it is freed without a copy back unless the step has written it. None: by its role, the
             block is on the device throughout or is made there.
+        pool: of PyTorch's caching allocator, which has one for each stream that makes tensors; empty: that of the compute stream.
     """
 
     index: int
@@ -140,6 +141,7 @@ class Block:
     role: Role
     layer: int
     host_location: HostLocation | None = None
+    pool: str = ""
 
     @property
     def is_part(self) -> bool:
