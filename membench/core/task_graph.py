@@ -133,6 +133,7 @@ class Block:
             memory to the device, and it is freed without a copy back unless the step has written it. None: by its role, the
             block is on the device throughout or is made there.
         repeats: an earlier block with the same contents, which is given back before this one is made; None: there is none.
+        pool: of PyTorch's caching allocator, which has one for each stream that makes tensors; empty: that of the compute stream.
     """
 
     index: int
@@ -142,6 +143,7 @@ class Block:
     layer: int
     host_location: HostLocation | None = None
     repeats: int | None = None
+    pool: str = ""
 
     @property
     def is_part(self) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from membench.core.device import DeviceProfile
 from membench.core.schedule import (
+    COMPUTE_STREAM,
     Compute,
     Decode,
     Encode,
@@ -164,15 +165,17 @@ class _Script:
         for block in blocks:
             kept = block.name, block.role
             if kept not in self._kept and block.size_bytes:
-                self._kept[kept] = self._allocate(block.size_bytes)
+                self._kept[kept] = self._allocate(block.size_bytes, block.pool)
 
     def _open(self, block: Block, sizes: dict[int, int]) -> None:
         """Open a space for a block, unless one was taken over for it."""
         if block.index not in self._addresses:
-            self._addresses[block.index] = self._allocate(sizes.pop(block.index, block.size_bytes) or 1)
+            size_bytes = sizes.pop(block.index, block.size_bytes) or 1
+            self._addresses[block.index] = self._allocate(size_bytes, block.pool)
 
-    def _allocate(self, size_bytes: int) -> int:
-        address, allocator = self._allocator.allocate(size_bytes), self._allocator
+    def _allocate(self, size_bytes: int, pool: str = "") -> int:
+        allocator = self._allocator
+        address = allocator.allocate(size_bytes, stream=pool or COMPUTE_STREAM)
         peaks, is_peak = self.peaks, allocator.reserved_bytes > self.peaks.reserved_bytes
         unused_bytes = allocator.reserved_bytes - allocator.allocated_bytes
         self.peaks = ReservedMemory(

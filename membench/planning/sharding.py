@@ -6,7 +6,9 @@
 Collectives are tasks on a stream of their own. Gathered weights are blocks of the step, once for each pass, and so are the buffers
 of the collectives; a rank's shards of weights, gradients and the optimizer's states take the place of the whole ones. In
 `TaskGraph.plain` the positions and `Task.releases` are those of torch: the weights of one module are gathered ahead, in both passes,
-and the buffer of a reduction is given back when the next one begins.
+and the buffer of a reduction is given back when the next one begins. There, `Block.pool` is the stream on which torch makes a tensor
+(``foreach_all_gather`` and ``foreach_reduce`` of FSDP2, ``_unshard`` and ``_post_backward_hook`` of FSDP1): shards that are sent, what
+is gathered of them, and what is reduced do not lie between activations.
 
 After Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023, Section 3.3.
 """
@@ -47,6 +49,9 @@ from membench.planning.collective_calls import (
 from membench.planning.weight_groups import WeightGroup, common_name, tasks_by_block
 
 _ROOT = "root"
+
+_SENT, _GATHERED, _REDUCED = "shards", "all-gather", "reduction"
+"""Pools of torch's streams."""
 
 _WIDE = (torch.float32, torch.bfloat16)
 """Formats in which a sum over ranks does not overflow, so that it is divided afterwards; others are divided before, too."""
@@ -151,7 +156,7 @@ class _Sharded:
         layer = self._blocks[next(iter(gradients.values())).block].layer
         role = Role.ACCUMULATED if self._sharding.accumulates else Role.WEIGHT_GRADIENT
         offset = 0
-        index = self._add(f"{group.name}:gradient shards", 0, role, layer)
+        index = self._add(f"{group.name}:gradient shards", 0, role, layer, _REDUCED)
         for name, value in gradients.items():
             first, *others = value.shape or (1,)
             shape = ceil(first / self._sharding.ranks), *others
@@ -172,7 +177,8 @@ class _Sharded:
             suffix = " in the backward pass" if is_backward and group.forward else ""
             gathered_bytes = self._gathered_bytes(group.weights)
             sent_bytes = ceil(gathered_bytes / self._sharding.ranks)
-            sent = self._add(f"{group.name}:shards{suffix}", sent_bytes, Role.GATHERED, layer)
+            sent = self._add(f"{group.name}:shards{suffix}", sent_bytes, Role.GATHERED, layer, _SENT)
+            own_pool = "" if self._sharding.copies_out else _GATHERED
             shards = tuple(block.index for block in group.weights)
             gathered = [
                 self._add(
@@ -180,7 +186,8 @@ class _Sharded:
                     self._gathered_bytes([block]),
                     Role.GATHERED,
                     layer,
-                    self._renamed[False].get(block.index) if is_backward else None,
+                    repeats=self._renamed[False].get(block.index) if is_backward else None,
+                    pool=own_pool,
                 )
                 for block in group.weights
             ]
@@ -189,7 +196,9 @@ class _Sharded:
             output = tuple(gathered)
             if self._sharding.copies_out:
                 output = (
-                    self._add(f"{group.name}:all-gather{suffix}", gathered_bytes, Role.GATHERED, layer),
+                    self._add(
+                        f"{group.name}:all-gather{suffix}", gathered_bytes, Role.GATHERED, layer, _SENT
+                    ),
                 )
             collective = Collective(CollectiveKind.ALL_GATHER, gathered_bytes, self._sharding.axis)
             gather = self._collective(group, phase, layer, (sent,), output, collective, suffix)
@@ -263,11 +272,12 @@ class _Sharded:
             if self._sharding.accumulates:
                 due.append(self._accumulation(group, layer, reduced, shards))
             before = sent
-        behind = self._behind[len(self._graph.tasks) - 1]
-        behind += due  # the compute stream does not wait for reductions before
-        if before is not None:
-            last = behind or self._behind[groups[-1].ready or 0]
-            last[-1] = replace(last[-1], releases=(*last[-1].releases, before))
+        if (
+            before is not None
+        ):  # the compute stream waits for reductions at the end of the backward pass, not before
+            behind = self._behind[groups[-1].ready or 0]
+            behind += due
+            behind[-1] = replace(behind[-1], releases=(*behind[-1].releases, before))
 
     def _reduction(
         self,
@@ -342,7 +352,8 @@ class _Sharded:
 
     def _added_to(self, shard: int) -> int:
         block = self._blocks[shard]
-        return self._add(f"{block.name} of a micro-batch", block.size_bytes, Role.GRADIENT, block.layer)
+        name = f"{block.name} of a micro-batch"
+        return self._add(name, block.size_bytes, Role.GRADIENT, block.layer, _REDUCED)
 
     def _accumulation(
         self, group: WeightGroup, layer: int, reduced: Sequence[int], shards: Sequence[int]
@@ -397,9 +408,14 @@ class _Sharded:
             -1, name, Kind.OTHER, phase, layer, reads=reads, writes=tuple(creates), creates=tuple(creates), collective=collective,
         )  # fmt: skip
 
-    def _add(self, name: str, size_bytes: int, role: Role, layer: int, repeats: int | None = None) -> int:
-        """Add a block, and return its index."""
-        self._blocks.append(Block(len(self._blocks), name, size_bytes, role, layer, repeats=repeats))
+    def _add(
+        self, name: str, size_bytes: int, role: Role, layer: int, pool: str = "", repeats: int | None = None
+    ) -> int:
+        """Add a block, and return its index; other engines than torch's have one pool."""
+        own_pool = pool if self._is_plain else ""
+        self._blocks.append(
+            Block(len(self._blocks), name, size_bytes, role, layer, repeats=repeats, pool=own_pool)
+        )
         return len(self._blocks) - 1
 
     def _kept_dtype(self, computed: torch.dtype) -> torch.dtype:

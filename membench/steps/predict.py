@@ -129,7 +129,8 @@ class Predictor:
         if pipeline.shorter is None:
             return of_stages(self._stages(pipeline, cost, device))
         few, more = (self._stages(each, cost, device) for each in pipeline.shorter)
-        rounds = (pipeline.micro_batches - pipeline.shorter[0].micro_batches) / pipeline.ranks
+        first, second = (each.micro_batches for each in pipeline.shorter)
+        rounds = (pipeline.micro_batches - first) / (second - first)
         return of_stages(after_rounds(rounds, *each) for each in zip(few, more, strict=True))
 
     def _stages(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> list[Prediction]:
@@ -206,7 +207,9 @@ def rank_graph(graph: TaskGraph, ranks: Ranks | None) -> TaskGraph:
     if ranks.sharding:
         return shard(graph, ranks.sharding)
     if REPLICATED in ranks.mesh.sizes:
-        return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED])
+        sizes = {"first_bytes": ranks.bucket_bytes, "bucket_bytes": ranks.bucket_bytes}
+        buckets = {name: size for name, size in sizes.items() if size is not None}
+        return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED], **buckets)
     return graph
 
 
