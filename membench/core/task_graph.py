@@ -392,7 +392,6 @@ def numbered(tasks: Iterable[Task]) -> tuple[Task, ...]:
 
 def rename_blocks(task: Task, renamed: Mapping[int, int], **changes: Any) -> Task:
     """Return the task with blocks replaced, in its call as well, and with other attributes changed."""
-
     if renamed.keys().isdisjoint((*task.reads, *task.writes)):
         return replace(task, **changes) if changes else task
     reads, writes, creates = (
