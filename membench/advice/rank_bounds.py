@@ -1,11 +1,13 @@
 """Lower bounds on the memory and the time of a rank, from the graph of one GPU: what cannot fit, or win, is not simulated."""
 
 from collections.abc import Iterable
+from functools import cache
 from itertools import accumulate, pairwise
 from math import ceil
 
 from membench.advice.step_numbers import StepNumbers
 from membench.core.collective import Collective, CollectiveKind
+from membench.core.mesh import Mesh
 from membench.core.pipeline import Pipeline
 from membench.core.sharding import REPLICATED
 from membench.cost.collectives import collective_time_s
@@ -90,15 +92,16 @@ def communication_s(numbers: StepNumbers, ranks: Ranks) -> tuple[dict[str, float
     by_axis: dict[str, float] = {}
     last_s = 0.0
     for found in _collectives(numbers, ranks):
-        of_group = [(each.axis, _time_s(ranks, each)) for each in found]
+        of_group = [(each.axis, _time_s(ranks.mesh, each)) for each in found]
         for axis, time_s in of_group:
             by_axis[axis] = by_axis.get(axis, 0.0) + time_s
         last_s = max(last_s, sum(time_s for _, time_s in of_group))
     return by_axis, 2 * last_s
 
 
-def _time_s(ranks: Ranks, collective: Collective) -> float:
-    mesh = ranks.mesh
+@cache
+def _time_s(mesh: Mesh, collective: Collective) -> float:
+    """Return the seconds of a collective, of which a network's blocks have equal ones."""
     return collective_time_s(mesh.cluster, mesh.group(collective.axis), collective)
 
 
