@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from membench.core.call import Call, Value, map_values
+from membench.core.call import Call, Value, on_blocks
 from membench.core.collective import Collective
 from membench.core.convolution import Convolution
 from membench.core.errors import UnsupportedStrategy
@@ -396,24 +396,11 @@ def numbered(tasks: Iterable[Task]) -> tuple[Task, ...]:
 
 def rename_blocks(task: Task, renamed: Mapping[int, int], **changes: Any) -> Task:
     """Return the task with blocks replaced, in its call as well, and with other attributes changed."""
-
-    def of(block: int) -> int:
-        return renamed.get(block, block)
-
-    def value(item: Value) -> Value:
-        return replace(item, block=of(item.block))
-
     if renamed.keys().isdisjoint((*task.reads, *task.writes)):
         return replace(task, **changes) if changes else task
-    call = task.call
-    if call is not None:
-        parts = (call.args, call.kwargs, call.outputs)
-        call = Call(call.operator, *(map_values(part, value) for part in parts))
-    return replace(
-        task,
-        reads=tuple(dict.fromkeys(of(b) for b in task.reads)),
-        writes=tuple(dict.fromkeys(of(b) for b in task.writes)),
-        creates=tuple(of(b) for b in task.creates),
-        call=call,
-        **changes,
+    reads, writes, creates = (
+        tuple(dict.fromkeys([renamed.get(block, block) for block in blocks]))
+        for blocks in (task.reads, task.writes, task.creates)
     )
+    call = task.call and on_blocks(task.call, renamed)
+    return replace(task, reads=reads, writes=writes, creates=creates, call=call, **changes)

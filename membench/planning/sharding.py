@@ -14,9 +14,9 @@ After Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Para
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
 from math import ceil, prod
 
 import torch
@@ -32,7 +32,6 @@ from membench.core.task_graph import (
     Role,
     Task,
     TaskGraph,
-    numbered,
     rename_blocks,
 )
 from membench.planning.collective_calls import (
@@ -108,7 +107,7 @@ class _Sharded:
         return replace(
             self._graph,
             blocks=tuple(self._blocks),
-            tasks=numbered(self._tasks()),
+            tasks=tuple(self._tasks()),
             gradients=tuple(self._gradients.items()),
         )
 
@@ -367,17 +366,23 @@ class _Sharded:
         assert value is not None
         return value.block
 
-    def _tasks(self) -> Iterable[Task]:
+    def _tasks(self) -> Iterator[Task]:
         """Yield all tasks in order."""
+        index = count()
         for task in self._graph.tasks:
-            yield from self._added(self._before[task.index])
-            renamed = rename_blocks(task, self._renamed[task.phase in AFTER_THE_LOSS])
-            given_back = self._released[task.index] if self._is_plain else []
-            yield replace(renamed, releases=(*renamed.releases, *given_back)) if given_back else renamed
-            yield from self._added(self._behind[task.index])
+            for added in self._before[task.index]:
+                yield replace(added, index=next(index), releases=self._freed(added.releases))
+            yield rename_blocks(
+                task,
+                self._renamed[task.phase in AFTER_THE_LOSS],
+                index=next(index),
+                releases=(*task.releases, *self._freed(self._released[task.index])),
+            )
+            for added in self._behind[task.index]:
+                yield replace(added, index=next(index), releases=self._freed(added.releases))
 
-    def _added(self, tasks: Sequence[Task]) -> Iterable[Task]:
-        return tasks if self._is_plain else (replace(task, releases=()) for task in tasks)
+    def _freed(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        return tuple(blocks) if self._is_plain else ()
 
     @property
     def _is_plain(self) -> bool:
