@@ -242,7 +242,7 @@ def _pickled(step: Step) -> bytes | None:
 def _captured(of: Step, module: nn.Module, variant: Variant) -> tuple[TaskGraph, StepNumbers]:
     """Return the graph of a variant of a module, and its numbers."""
     workload = replace(of.workload, module=with_checkpointing(module, of.classes, variant.checkpointing))
-    workload = workload.with_batch(variant.samples)
+    workload = replace(workload.with_batch(variant.samples), places_gradients=True)
     scaled = replace(workload, loss_scale=0.5)  # by a number that does not matter
     workload = scaled if variant.is_cut else updated_workload(workload, of.update)
     framework = configuration.load("framework", "pytorch")

@@ -29,7 +29,7 @@ from membench.steps.ranks import ranks_of
 CLUSTER = replace(configuration.load("cluster", "dgx_h100"), hosts=1, devices_per_host=4)
 BLOCKS = ("blocks.0", "blocks.1")
 KINDS = (Checkpointing.NONE, Checkpointing.FULL)
-CARD = replace(configuration.load("device", "h100"), memory_bytes=4400 * MIB, context_bytes=100 * MIB)
+CARD = replace(configuration.load("device", "h100"), memory_bytes=4100 * MIB, context_bytes=100 * MIB)
 
 
 def network() -> tuple[nn.Module, nn.Module, tuple[Tensor, Tensor]]:
@@ -181,7 +181,7 @@ def test_code_divides_a_model_over_tensor_parallel_ranks_and_stages(
 def test_the_table_and_the_values_have_the_rows(exhaustive: membench.ClusterAdvice) -> None:
     text = "\n".join(lines(exhaustive))
     assert "Llama, bf16, adamw, simulated on 4 x h100" in text
-    assert "a step has 1 sample of 4,096 tokens on each GPU" in text
+    assert "a step has 1 sample of 4,096 tokens for each GPU" in text
     found = values(exhaustive)
     assert len(found["plans"]) == len(exhaustive.plans)
     rates = [plan["tokens_per_s"] for plan in found["plans"]]
