@@ -116,12 +116,12 @@ _HALVES = {torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16}
 class SameKernels:
     """A task with a call, equal to all whose call repeats the same one and which differ in nothing that their kernels depend on."""
 
-    __slots__ = ("_key", "task")
+    __slots__ = ("key", "task")
 
     def __init__(self, task: Task) -> None:
         assert task.call is not None
         self.task = task
-        self._key = (
+        self.key = (
             id(task.call.like or task.call),  # a call's own hash takes longer than its kernels
             id(task.convolution),
             (task.moved_bytes, task.operations, task.host_bytes),
@@ -130,10 +130,10 @@ class SameKernels:
         )
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return self._key == other._key if isinstance(other, SameKernels) else NotImplemented
+        return self.key == other.key if isinstance(other, SameKernels) else NotImplemented
 
 
 def kernels_of(task: Task) -> tuple[Kernel, ...]:
