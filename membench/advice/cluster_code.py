@@ -125,7 +125,7 @@ def _stage(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
     yield "for number, name in enumerate(blocks):"
     yield "    if not begins[stage] <= number < begins[stage + 1]:"
     yield "        model.set_submodule(name, torch.nn.Identity())"
-    yield "# likewise embedding, last norm and head, but in the first and the last stage; the forward pass then takes hidden states"
+    yield "# so too the embedding but in the first stage, last norm and head but in the last; forward then takes hidden states"
 
 
 def _sharded(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
