@@ -38,10 +38,11 @@ from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.models.checkpointing import Checkpointing, with_checkpointing
 from membench.planning.update import updated_workload
+from membench.steps.division import Division
 from membench.steps.predict import predict_graphs, predict_pipeline, rank_cost
 from membench.steps.prediction import Prediction
 from membench.steps.ranks import Ranks
-from membench.steps.tensor_parallel import AXIS, Plan, TensorParallel
+from membench.steps.tensor_parallel import AXIS, Plan
 from membench.strategies.pytorch import PyTorch
 
 Run = Callable[..., Any]
@@ -57,7 +58,7 @@ class Step:
         blocks: their names, in order.
         cluster: with all its hosts.
         update: of the weights; None: the step ends with the gradients.
-        tensor_parallel: see `TensorParallel`.
+        tensor_parallel: see `Division.plan`.
     """
 
     workload: Workload
@@ -248,7 +249,7 @@ def _captured(of: Step, module: nn.Module, variant: Variant) -> tuple[TaskGraph,
     framework = configuration.load("framework", "pytorch")
     others = of.cluster.devices // variant.tensor
     mesh = Mesh(of.cluster, (("others", others), (AXIS, variant.tensor)))
-    divided = TensorParallel(variant.tensor, of.tensor_parallel).divided
+    divided = Division(variant.tensor, plan=of.tensor_parallel).divided
     prepared: Any = divided if variant.tensor > 1 else nullcontext
     captures = Captures(workload, framework.captured_on, uses_values=True, prepared=prepared)
     graph = captures.graph_at(variant.samples).plain_alone

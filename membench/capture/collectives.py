@@ -3,7 +3,7 @@
 all_reduce(x); wait_tensor    a task of the collectives' stream, for whose result the compute stream waits where it is used
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -37,16 +37,19 @@ def is_wait(operator: OpOverload) -> bool:
     return str(operator) == WAIT_FOR_COLLECTIVE
 
 
-def axes_of(module: nn.Module) -> dict[str, str]:
-    """Return the axis of each group of ranks that a module's weights are divided over, by the group's name.
+def axes_of(module: nn.Module, others: Iterable[Any] = ()) -> dict[str, str]:
+    """Return the axis of each group of ranks that a step is divided over, by the group's name.
 
     Axes are those of a weight's `DeviceMesh`; one without names has ``axis0``, ``axis1`` ...
+
+    Args:
+        others: meshes besides those of the module's weights.
     """
     meshes = {
         id(mesh): mesh
         for weight in (*module.parameters(), *module.buffers())
         if is_wrapper_subclass(weight) and (mesh := getattr(weight, "device_mesh", None)) is not None
-    }
+    } | {id(mesh): mesh for mesh in others}
     return {
         mesh.get_group(number).group_name: mesh.mesh_dim_names[number]
         if mesh.mesh_dim_names

@@ -18,6 +18,9 @@ from membench.core.torch_contexts import flex_attention_as_written, without_auto
 from membench.core.torch_internals import FLEX_ATTENTION, OpOverload, OpOverloadPacket, is_of_torch
 
 _DEVICE_OF = torch.Tensor.device.__get__
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+"""torch's own: within `torch.distributed.tensor.experimental.context_parallel` another function has that name."""
+
 _PYTHON_MODULES = ("torch.nn.functional", "torch.functional")
 
 
@@ -69,7 +72,7 @@ class AsOperators(TorchFunctionMode):
                 return flex_attention(self._gpu, self._contents, *args, **kwargs)
             if self._gpu is None:
                 return func(*args, **kwargs)
-            if func is torch.nn.functional.scaled_dot_product_attention:
+            if func is _ATTENTION:
                 return _cast_attention(*args, **kwargs)
             if func == _DEVICE_OF:  # the program has moved all of its tensors there
                 return self._gpu.device

@@ -198,7 +198,7 @@ def _trace(
         without_saved_tensor_hooks(),
     ):
         gpu = VirtualGpu() if device == ANY_GPU else None
-        rounded, axes = _rounded_products(workload.precision, gpu), axes_of(workload.module)
+        rounded, axes = _rounded_products(workload.precision, gpu), axes_of(workload.module, workload.meshes)
         recorder = Recorder(fake_mode, seen, random_state, gpu, rounded, axes)
         fakes = Fakes.of(workload, fake_mode, device)
         weight_blocks = recorder.externals(fakes.stored_weights, Role.WEIGHT)

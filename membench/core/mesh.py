@@ -10,6 +10,9 @@ from membench.core.checks import COUNT, NAME, check
 from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError, near
 
+BOTH = "+"
+"""Between the names of axes of a group along all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
@@ -67,9 +70,13 @@ class Mesh:
     def groups(self, *axes: str) -> list[tuple[int, ...]]:
         """Return the ranks of each group along some axes: those that differ in their places on these axes only.
 
+        Args:
+            axes: by name; ``"fsdp+cp"`` is two.
+
         Raises:
             MembenchError: the mesh has no such axis.
         """
+        axes = tuple(name for axis in axes for name in axis.split(BOTH))
         for axis in axes:
             if axis not in self.sizes:
                 raise MembenchError(

@@ -41,6 +41,7 @@ class Workload:
             module is.
         channels_last: four-dimensional weights, buffers and inputs have that memory format.
         places_gradients: the gradient of a weight in parts gets the weight's placements, as optimizers bring it to them.
+        meshes: torch's `DeviceMesh` objects over whose ranks the step is divided, besides those of weights in parts.
 
     Raises:
         MembenchError: the module is not a module, the loss cannot be called, there are targets without a loss, the batch
@@ -60,6 +61,7 @@ class Workload:
     precision: Precision | None = None
     channels_last: bool = False
     places_gradients: bool = False
+    meshes: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):

@@ -82,7 +82,7 @@ class Predictor:
             step = replace(step, loss_scale=1 / ranks.pipeline.micro_batches)
         else:
             step = updated_workload(step, update)
-        prepared = ranks.tensor.divided if ranks is not None and ranks.tensor else nullcontext
+        prepared = ranks.division.divided if ranks is not None and ranks.division else nullcontext
         self._captures = Captures(step, self._framework.captured_on, uses_values=True, prepared=prepared)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
@@ -288,7 +288,7 @@ def predict(
         parallel: how many GPUs divide the weights, as torch's ``fully_shard`` does, how many replicas of these there are, and over
             how many GPUs the module is cut into stages: ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``, ``{"pp": 4, "fsdp": 2}``. None:
             ``{"fsdp": all}``. ``{"fsdp": 4, "tp": 8}``: 8 GPUs share a batch and divide products of matrices and, by the plan,
-            sequences.
+            sequences. ``{"fsdp": 2, "cp": 4}``: 4 GPUs share a batch and divide its sequences, the second dimension.
         accumulate: micro-batches of a step; ``step_time_s`` is that of all of them, the update included.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
         reshard_after_forward: gathered weights are given back after the forward pass; None: unless there are stages, which keep them

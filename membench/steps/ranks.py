@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import nn
@@ -10,16 +11,19 @@ from torch import nn
 from membench.core.checks import choice
 from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
-from membench.core.mesh import Mesh
+from membench.core.mesh import BOTH, Mesh
 from membench.core.pipeline import PIPELINED, Pipeline, PipelineSchedule
 from membench.core.sharding import REPLICATED, SHARDED, Sharding
+from membench.steps.context_parallel import AXIS as CONTEXT
+from membench.steps.division import Division
 from membench.steps.tensor_parallel import AXIS as TENSOR
-from membench.steps.tensor_parallel import Plan, TensorParallel, check_divided, is_divided, plan_of
+from membench.steps.tensor_parallel import Plan, check_divided, is_divided, plan_of
 
 AXES = {
     PIPELINED: "stages of a pipeline",
     REPLICATED: "replicas of the shards",
     SHARDED: "sharded weights",
+    CONTEXT: "context parallelism, whose ranks have parts of the same sequences, and sharded weights",
     TENSOR: "tensor parallelism, whose ranks have the same samples",
 }
 """What the axes are, from the outermost to the innermost."""
@@ -35,7 +39,7 @@ class Ranks:
         accumulate: micro-batches of a step with shards, one after another.
         pipeline: stages, which pass micro-batches to each other; None: there is one. A single one has the micro-batches of a step
             without shards, whose gradients are exchanged behind the last.
-        tensor: how the module is divided before it is captured; None: it is captured as it is.
+        division: of the step before it is captured; None: it is captured as it is.
         bucket_bytes: from which on a bucket of gradients is exchanged; None: those of DistributedDataParallel.
     """
 
@@ -43,7 +47,7 @@ class Ranks:
     sharding: Sharding | None
     accumulate: int = 1
     pipeline: Pipeline | None = None
-    tensor: TensorParallel | None = None
+    division: Division | None = None
     bucket_bytes: int | None = None
 
     @property
@@ -77,7 +81,7 @@ def ranks_of(
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
         pipeline, stages: see `membench.predict`.
         reduce_dtype, copies_out, in_between: see `Sharding`.
-        tensor_parallel: see `TensorParallel`; of a module that is divided already it is not needed.
+        tensor_parallel: see `Division.plan`; of a module that is divided already it is not needed.
         end_blocks: see `stage_begins`.
         bucket_bytes: see `Ranks`.
 
@@ -94,7 +98,8 @@ def ranks_of(
     mesh = Mesh(replace(cluster, hosts=nodes), axes)
     classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
     sharding, stage_ranks = None, parallel.get(PIPELINED, 1)
-    is_sharded = parallel.get(SHARDED, 1) > 1
+    shard_axes = [axis for axis in (SHARDED, CONTEXT) if parallel.get(axis, 1) > 1]
+    is_sharded = bool(shard_axes)
     cut = None
     if stage_ranks > 1:
         if reshard_after_forward:
@@ -117,35 +122,38 @@ def ranks_of(
         accumulate = 1
     if is_sharded:
         sharding = Sharding(
-            parallel[SHARDED],
+            prod(parallel[axis] for axis in shard_axes),
             groups_of(module, classes),
             cut is None if reshard_after_forward is None else reshard_after_forward,
             next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), None),
             reduce_dtype,
             copies_out,
             REPLICATED if parallel.get(REPLICATED, 1) > 1 else "",
+            axis=BOTH.join(shard_axes),
             accumulates=accumulate > 1,
             in_between=in_between,
             shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
         )
-    tensor = _tensor_parallel(module, parallel, tensor_parallel)
-    return Ranks(mesh, sharding, accumulate, cut, tensor, bucket_bytes)
+    division = _division(module, parallel, tensor_parallel)
+    return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes)
 
 
-def _tensor_parallel(
-    module: nn.Module, parallel: Mapping[str, int], plan: Plan | None
-) -> TensorParallel | None:
-    ranks = parallel.get(TENSOR, 1)
+def _division(module: nn.Module, parallel: Mapping[str, int], plan: Plan | None) -> Division | None:
+    tensor, context = parallel.get(TENSOR, 1), parallel.get(CONTEXT, 1)
     if is_divided(module):
-        check_divided(module, ranks)
-    if ranks == 1 or is_divided(module):
+        check_divided(module, tensor)
+        if context > 1:
+            raise MembenchError(
+                f"parallel has {CONTEXT}, and the module is divided already; pass one that is not, and tensor_parallel"
+            )
+    if tensor == 1 or is_divided(module):
         if plan is not None:
             raise MembenchError(
                 f"tensor_parallel is a plan for the ranks of an axis {TENSOR!r}; set parallel={{{TENSOR!r}: 8}} and pass a module that "
                 "is not divided"
             )
-        return None
-    return TensorParallel(ranks, plan_of(module) if plan is None else plan)
+        return Division(context=context) if context > 1 else None
+    return Division(tensor, context, plan_of(module) if plan is None else plan)
 
 
 def pipeline_of(

@@ -1,22 +1,13 @@
-"""Tensor and sequence parallelism of a step that is predicted: the module as one rank has it, by torch's `parallelize_module`.
-
-A copy of the module without data is divided under a process group whose ranks do not exist (torch's backend ``fake``), and captured
-there: what the rank computes and which collectives it takes part in is what `DTensor` runs.
-"""
+"""Tensor and sequence parallelism of a step that is predicted: a module's weights as one rank has them, by `parallelize_module`."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from membench.core.errors import MembenchError
-from membench.core.workload import Workload
 
 AXIS = "tp"
 """Axis of the mesh over whose ranks products of matrices and sequences are divided; its ranks have the same samples."""
@@ -25,35 +16,22 @@ Plan = Mapping[str, Any]
 """Styles of `torch.distributed.tensor.parallel` by names of modules, in which ``*`` stands for any, as `parallelize_module` takes them."""
 
 
-@dataclass(frozen=True)
-class TensorParallel:
-    """How a module is divided.
+@contextmanager
+def weights_divided(module: nn.Module, mesh: Any, plan: Plan | None) -> Iterator[None]:
+    """Divide a module's weights, and let a block run it; its loss may be of logits in parts, as in `loss_parallel`.
 
-    Attributes:
-        ranks: over which it is divided.
+    Args:
+        mesh: torch's, of the axis alone.
         plan: None: the module's own, see `plan_of`.
+
+    Raises:
+        MembenchError: the plan does not fit the module.
     """
+    from torch.distributed.tensor.parallel import loss_parallel  # takes a second to import
 
-    ranks: int
-    plan: Plan | None = None
-
-    @contextmanager
-    def divided(self, workload: Workload) -> Iterator[Workload]:
-        """Let a block capture a workload as the first rank has it; its loss may be of logits in parts, as in `loss_parallel`.
-
-        Raises:
-            MembenchError: this process has joined a process group, or the plan does not fit the module.
-        """
-        # both take a second to import
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor.parallel import loss_parallel
-
-        plan = plan_of(workload.module) if self.plan is None else dict(self.plan)
-        with _one_rank_of(self.ranks), loss_parallel():
-            mesh = init_device_mesh("cuda", (self.ranks,), mesh_dim_names=(AXIS,))
-            module = _copy_without_data(workload.module)
-            _divide(module, mesh, plan)
-            yield replace(workload, module=module)
+    _divide(module, mesh, plan_of(module) if plan is None else plan)
+    with loss_parallel():
+        yield
 
 
 def plan_of(module: nn.Module) -> Plan:
@@ -112,30 +90,6 @@ def _of_transformers(named: Mapping[str, str]) -> Plan:
             "styles of torch.distributed.tensor.parallel"
         )
     return {name: styles[style]() for name, style in named.items()}
-
-
-@contextmanager
-def _one_rank_of(count: int) -> Iterator[None]:
-    """Be the first rank of a process group whose others do not exist."""
-    if dist.is_initialized():
-        raise MembenchError(
-            "this process has joined a process group, and tensor parallelism is predicted in one of its own; predict in another "
-            "process"
-        )
-    dist.init_process_group("fake", rank=0, world_size=count)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
-def _copy_without_data(module: nn.Module) -> nn.Module:
-    def empty(tensor: Tensor) -> Tensor:
-        made = torch.empty_like(tensor, device="meta")
-        return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
-
-    tensors = (*module.parameters(), *module.buffers())
-    return deepcopy(module, {id(tensor): empty(tensor) for tensor in tensors})
 
 
 def _divide(module: nn.Module, mesh: Any, plan: Plan) -> None:

@@ -95,7 +95,7 @@ def test_a_step_on_several_gpus_is_that_of_a_rank(capsys: pytest.CaptureFixture[
         (["device=t4", "nodes=2"], "name the cluster as well"),
         (["cluster=dgx"], "cluster is one of"),
         (["cluster=dgx_h100", "parallel={fsdp: 4}"], "8"),
-        (["cluster=dgx_h100", "parallel={cp: 8}"], "no axis cp"),
+        (["cluster=dgx_h100", "parallel={ep: 8}"], "no axis ep"),
         (["cluster=dgx_h100", "parallel=8"], "numbers of GPUs by axis"),
         (["cluster=dgx_h100", "nodes=0"], "nodes"),
         (["cluster=one"], "name the device"),

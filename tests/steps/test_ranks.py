@@ -129,7 +129,7 @@ def test_utilization_counts_no_operation_twice() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"parallel": {"cp": 8}}, "no axis cp"),
+        ({"parallel": {"ep": 8}}, "no axis ep"),
         ({"parallel": {"fsdp": 4}}, "8"),
         ({"wrapped": ["Transformer"]}, "no module of a class Transformer"),
     ],
