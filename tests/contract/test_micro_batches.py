@@ -41,7 +41,7 @@ def accumulated(
 
 
 @pytest.mark.parametrize("strategy", strategies())
-@pytest.mark.parametrize("network", ["squeezenet", "resnet18"])
+@pytest.mark.parametrize("network", ["squeezenet", pytest.param("resnet18", marks=pytest.mark.slow)])
 def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -> None:
     captures, buffers, expected = accumulated(network, BATCH_SIZE, MICRO_BATCH)
     work = captures.workload

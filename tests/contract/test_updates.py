@@ -49,7 +49,9 @@ def check_update(original: Workload, variant: str, name: str, chaos: Chaos | Non
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(("network", "name"), [("squeezenet", "sgd"), ("lstm", "adamw")])
+@pytest.mark.parametrize(
+    ("network", "name"), [pytest.param("squeezenet", "sgd", marks=pytest.mark.slow), ("lstm", "adamw")]
+)
 def test_weights_and_peak_are_exact(variant: str, network: str, name: str) -> None:
     work = workload(NETWORKS[network], network)
     check_update(work, variant, name, None)
