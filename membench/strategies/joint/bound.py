@@ -36,8 +36,11 @@ from membench.strategies.joint.gaps import ANYWHERE, Gap, Saved, Saving, Span, f
 from membench.strategies.joint.inequalities import Inequalities
 from membench.strategies.joint.windows import boundaries, find_exchanges
 
-OPTIMAL, INFEASIBLE = 0, 2
+OPTIMAL, LIMIT_REACHED, INFEASIBLE = 0, 1, 2
 """Statuses of scipy's `linprog`."""
+
+MOST_STEPS = 1000
+"""Of the interior point method, which ends after tens of steps, or in rare cases never."""
 
 UNITS_OF_TIME, UNITS_OF_BYTES = 1e4, 1e3
 """In the computing of a step, and in the largest block."""
@@ -128,10 +131,12 @@ class _Program:
         self._durations = [duration_s / self._unit_s for duration_s in durations_s]
         self._gaps = list(find_gaps(problem, problem.least_bytes))
         self._unit_bytes = max((gap.size_bytes for gap in self._gaps), default=1) / UNITS_OF_BYTES
-        self._budget = budget_bytes / self._unit_bytes
         self._segment = self._segments(segments)
         self._residences = residences
         held = self._held()
+        # no more than everything at once: the solver does not end with numbers that are far larger than the others
+        most = max(held) + sum(block.size_bytes for block in problem.graph.blocks) / self._unit_bytes
+        self._budget = min(budget_bytes / self._unit_bytes, most)
         self._moments = self._choose_moments(held, moments)
         self._count = len(self._moments)
         self._starts = np.concatenate(([0.0], np.cumsum(self._durations)))
@@ -174,15 +179,18 @@ class _Program:
     def solve(self) -> Relaxation | None:
         objective = np.zeros(self._variables)
         objective[[*range(self._extra, self._extra + self._count), self._last_extra]] = 1.0
-        solution = linprog(
+        solve = partial(
+            linprog,
             objective,
             A_ub=self._rows.matrix(self._variables),
             b_ub=self._rows.limits,
             A_eq=self._equal.matrix(self._variables),
             b_eq=self._equal.limits,
             bounds=(0, None),
-            method="highs-ipm",
         )
+        solution = solve(method="highs-ipm", options={"maxiter": MOST_STEPS})
+        if solution.status == LIMIT_REACHED:
+            solution = solve(method="highs-ds")
         if solution.status == INFEASIBLE:
             return None
         if solution.status != OPTIMAL:  # of little use, but valid
