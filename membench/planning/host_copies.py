@@ -4,7 +4,6 @@ The same rules as for device memory: nothing reads or overwrites a copy before w
 finished, and memory that is given back counts as written by the stream at whose position it changes hands.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +25,9 @@ class Order(Protocol):
     def what(self, access: Access | None) -> str:
         """Return a description of an access."""
 
+    def hazard(self, what: str) -> None:
+        """Raise an error with a description."""
+
 
 @dataclass
 class _Copies:
@@ -42,7 +44,7 @@ class HostCopies:
     """Copies of a graph's blocks during the walk over a program.
 
     Args:
-        hazard: raises an error with a description.
+        order: a weak reference: the walk has these copies, and ends with the last reference to it.
         limit_bytes: the most host memory that the step may hold; None: no limit.
 
     Attributes:
@@ -50,11 +52,10 @@ class HostCopies:
     """
 
     def __init__(
-        self, graph: TaskGraph, order: Order, hazard: Callable[[str], None], limit_bytes: int | None
+        self, graph: TaskGraph, order: Order, limit_bytes: int | None
     ) -> None:
         self._graph = graph
         self._order = order
-        self._hazard = hazard
         self._limit_bytes = limit_bytes
         self._copies = [_Copies() for _ in graph.blocks]
         self._last_drop: Access | None = None
@@ -78,10 +79,10 @@ class HostCopies:
         """Read a copy in host memory."""
         copies = self._copies[block]
         if copies.filled_by is None:
-            self._hazard(f"{self._name(block)} has no valid copy on the host")
+            self._order.hazard(f"{self._name(block)} has no valid copy on the host")
         if not self._order.known(access[0], copies.filled_by):
             what = self._order.what(copies.filled_by)
-            self._hazard(f"{self._name(block)} is read on the host before {what} is known to be done")
+            self._order.hazard(f"{self._name(block)} is read on the host before {what} is known to be done")
         copies.users.append(access)
 
     def fill(self, block: int, access: Access) -> None:
@@ -95,7 +96,7 @@ class HostCopies:
     def change(self, block: int, access: Access) -> None:
         """Write new contents into host memory, by a task."""
         if not self._copies[block].is_open:
-            self._hazard(f"{self._name(block)} is written on the host, where it has no memory")
+            self._order.hazard(f"{self._name(block)} is written on the host, where it has no memory")
         self.fill(block, access)
         self._copies[block].stored_by = None
 
@@ -103,12 +104,12 @@ class HostCopies:
         """Open a buffer and fill it from the disk."""
         copies = self._copies[block]
         if copies.is_open:
-            self._hazard(f"{self._name(block)} is loaded although it is in host memory")
+            self._order.hazard(f"{self._name(block)} is loaded although it is in host memory")
         if copies.stored_by is None:
-            self._hazard(f"{self._name(block)} has no valid copy on the disk")
+            self._order.hazard(f"{self._name(block)} has no valid copy on the disk")
         if not self._order.known(access[0], copies.stored_by):
             what = self._order.what(copies.stored_by)
-            self._hazard(f"{self._name(block)} is loaded before {what} is known to be done")
+            self._order.hazard(f"{self._name(block)} is loaded before {what} is known to be done")
         copies.disk_users.append(access)
         self.fill(block, access)
 
@@ -117,10 +118,10 @@ class HostCopies:
         copies = self._copies[block]
         self.read(block, access)
         if copies.stored_by is not None:
-            self._hazard(f"{self._name(block)} is stored twice")
+            self._order.hazard(f"{self._name(block)} is stored twice")
         for user in copies.disk_users:
             if not self._order.known(access[0], user):
-                self._hazard(
+                self._order.hazard(
                     f"{self._name(block)} is overwritten on the disk while {self._order.what(user)} may still use it"
                 )
         copies.stored_by, copies.disk_users = access, [access]
@@ -129,11 +130,11 @@ class HostCopies:
         """Close a buffer."""
         copies, described = self._copies[block], self._graph.blocks[block]
         if access[0] != LOAD_STREAM:
-            self._hazard(f"{self._name(block)} is dropped on stream {access[0]!r}, not on {LOAD_STREAM!r}")
+            self._order.hazard(f"{self._name(block)} is dropped on stream {access[0]!r}, not on {LOAD_STREAM!r}")
         if described.host_location and not described.is_on_disk:
-            self._hazard(f"{self._name(block)} is dropped, and host memory is its home")
+            self._order.hazard(f"{self._name(block)} is dropped, and host memory is its home")
         if not copies.is_open:
-            self._hazard(f"{self._name(block)} is dropped, and has no buffer in host memory")
+            self._order.hazard(f"{self._name(block)} is dropped, and has no buffer in host memory")
         self._check_unused(block, access, "dropped")
         copies.is_open, copies.filled_by, copies.users = False, None, []
         self._live_bytes -= described.size_bytes
@@ -142,28 +143,28 @@ class HostCopies:
     def check_end(self) -> None:
         """Check that every home is up to date, and that the caller may use it."""
         if not self._order.known(COMPUTE_STREAM, self._last_drop):
-            self._hazard("the step ends while a buffer may still be dropped")
+            self._order.hazard("the step ends while a buffer may still be dropped")
         for block, copies in zip(self._graph.blocks, self._copies, strict=True):
             at_home = copies.stored_by if block.is_on_disk else copies.filled_by
             if block.host_location and at_home is None:
                 where = "disk" if block.is_on_disk else "host"
-                self._hazard(f"{block.name} was written, and its home on the {where} was not updated")
+                self._order.hazard(f"{block.name} was written, and its home on the {where} was not updated")
             if block.is_on_disk and copies.is_open:
-                self._hazard(f"{block.name} is still in host memory at the end")
+                self._order.hazard(f"{block.name} is still in host memory at the end")
             for user in (*copies.users, *copies.disk_users):
                 if not self._order.known(COMPUTE_STREAM, user):
-                    self._hazard(
+                    self._order.hazard(
                         f"{block.name} is handed to the caller while {self._order.what(user)} may still use it"
                     )
 
     def _check_unused(self, block: int, access: Access, verb: str) -> None:
         for user in self._copies[block].users:
             if user[1] != access[1] and not self._order.known(access[0], user):
-                self._hazard(f"{self._name(block)} is {verb} while {self._order.what(user)} may still use it")
+                self._order.hazard(f"{self._name(block)} is {verb} while {self._order.what(user)} may still use it")
 
     def _open(self, block: int, access: Access) -> None:
         if not self._order.known(access[0], self._last_drop):
-            self._hazard(
+            self._order.hazard(
                 f"{self._name(block)} takes host memory before the load stream has come to this point"
             )
         self._copies[block].is_open = True
@@ -173,7 +174,7 @@ class HostCopies:
         self._live_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self._live_bytes)
         if self._limit_bytes is not None and self._live_bytes > self._limit_bytes:
-            self._hazard(
+            self._order.hazard(
                 f"holds {self._live_bytes} bytes of host memory, more than the limit of {self._limit_bytes}"
             )
 

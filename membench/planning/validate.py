@@ -6,6 +6,7 @@ next user of that memory starts there.
 """
 
 from dataclasses import dataclass, field
+from weakref import proxy
 
 from membench.core.errors import InvalidSchedule
 from membench.core.schedule import (
@@ -106,7 +107,7 @@ class _Walk:
         # by stream and instruction, until the compute stream waits
         self.workspaces: dict[str, dict[int, int]] = {}
         self.index = 0
-        self.host = HostCopies(self.graph, self, self._hazard, host_memory_bytes)
+        self.host = HostCopies(self.graph, proxy(self), host_memory_bytes)
 
     def run(self) -> None:
         for index, instruction in enumerate(self.schedule.instructions):
@@ -152,22 +153,22 @@ class _Walk:
 
     def _check_work(self, work: Work) -> None:
         if self.opened:
-            self._hazard(f"{self._name(min(self.opened))} has a space that the next work does not fill")
+            self.hazard(f"{self._name(min(self.opened))} has a space that the next work does not fill")
         is_task = isinstance(work, Compute)
         if work.stream != COMPUTE_STREAM and self.computes_on.setdefault(work.stream, is_task) != is_task:
-            self._hazard(
+            self.hazard(
                 f"stream {work.stream!r} runs tasks and other work, whose results tasks could not find"
             )
 
     def _compute(self, task_index: int, stream: str) -> None:
         task = self.graph.tasks[task_index]
         if task_index in self.computed:
-            self._hazard(f"task {task.name} runs twice")
+            self.hazard(f"task {task.name} runs twice")
         self.computed.add(task_index)
         self._issue(stream)
         if task.random:
             if task_index < self.last_random or stream != COMPUTE_STREAM:
-                self._hazard(
+                self.hazard(
                     f"random task {task.name} does not run in the graph's order on the compute stream"
                 )
             self.last_random = task_index
@@ -182,45 +183,45 @@ class _Walk:
             self._take_memory(block, stream)
         for block in task.writes:
             if not self.memory[block].resident:
-                self._hazard(f"{self._name(block)} is written while it is not resident")
+                self.hazard(f"{self._name(block)} is written while it is not resident")
             self._write(block, stream, applies=task.phase is Phase.UPDATE)
             self.memory[block].version += 1
         self._take_workspace(task, stream)
 
     def _check_stream(self, task: Task, stream: str) -> None:
         if task.on_host != (stream == HOST_STREAM):
-            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not of its processor")
+            self.hazard(f"task {task.name} runs on stream {stream!r}, which is not of its processor")
         needed = task.collective.stream if task.collective else None
         if needed != (stream if stream in self.of_collectives else None):
-            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not that of its collective")
+            self.hazard(f"task {task.name} runs on stream {stream!r}, which is not that of its collective")
         if task.collective:
             if task.index < self.last_collective.get(stream, -1):
-                self._hazard(f"collective {task.name} does not run in the graph's order, as in other ranks")
+                self.hazard(f"collective {task.name} does not run in the graph's order, as in other ranks")
             self.last_collective[stream] = task.index
 
     def _check_versions(self, task: Task) -> None:
         for block, version in self.versions[task.index].items():
             memory = self.memory[block]
             if memory.averaged and task.phase is not Phase.UPDATE:
-                self._hazard(f"{self._name(block)} is used after it was averaged over all processes")
+                self.hazard(f"{self._name(block)} is used after it was averaged over all processes")
             if task.phase is Phase.UPDATE and block in self.averages and not memory.averaged:
-                self._hazard(f"{self._name(block)} is applied before it was averaged over all processes")
+                self.hazard(f"{self._name(block)} is applied before it was averaged over all processes")
             if memory.version != version:
-                self._hazard(
+                self.hazard(
                     f"{task.name} uses {self._name(block)} after {memory.version} of its writes, not after {version}"
                 )
 
     def _compute_on_host(self, task: Task) -> None:
         if task.creates or task.workspace_bytes:
-            self._hazard(f"task {task.name} of the host takes device memory")
+            self.hazard(f"task {task.name} of the host takes device memory")
         access = (HOST_STREAM, self.index)
         for block in task.reads:
             self.host.read(block, access)
         for block in task.writes:
             if self.memory[block].resident:
-                self._hazard(f"{self._name(block)} is written on the host while it is resident")
+                self.hazard(f"{self._name(block)} is written on the host while it is resident")
             if not self.graph.blocks[block].host_location:
-                self._hazard(f"{self._name(block)} is written on the host, where it has no home")
+                self.hazard(f"{self._name(block)} is written on the host, where it has no home")
             self.host.change(block, access)
             self.memory[block].encoded_by = None
             self.memory[block].version += 1
@@ -231,7 +232,7 @@ class _Walk:
         if isinstance(copy, Offload):
             self._read(block, stream)
             if self.host.is_valid(block):
-                self._hazard(f"{self._name(block)} is offloaded twice")
+                self.hazard(f"{self._name(block)} is offloaded twice")
             self.host.fill(block, (stream, self.index))
             return
         self.host.read(block, (stream, self.index))
@@ -249,7 +250,7 @@ class _Walk:
         self._read(encoded, stream)
         made = memory.encoded_by
         if made is None or (made.encoded, made.codec) != (encoded, conversion.codec):
-            self._hazard(f"{self._name(block)} has no valid form in {self._name(encoded)}")
+            self.hazard(f"{self._name(block)} has no valid form in {self._name(encoded)}")
         self._fill(block, stream, again=True)
 
     def _fill(self, block: int, stream: str, *, again: bool = False) -> None:
@@ -263,14 +264,14 @@ class _Walk:
         self._read(block, stream)
         self._write(block, stream)
         if block not in self.averages:
-            self._hazard(
+            self.hazard(
                 f"{self._name(block)} is averaged over all processes, which this step does not ask for"
             )
         self.memory[block].averaged = True
 
     def _wait(self, stream: str, earlier: int) -> None:
         if earlier not in self.clock_of:
-            self._hazard(f"waits for instruction {earlier}, which is not earlier work of a stream")
+            self.hazard(f"waits for instruction {earlier}, which is not earlier work of a stream")
         clock = self._clock(stream)
         _merge(clock, {**self.clock_of[earlier], self.stream_of[earlier]: earlier})
         if stream == COMPUTE_STREAM:
@@ -303,9 +304,9 @@ class _Walk:
     def _read(self, block: int, stream: str) -> None:
         memory = self.memory[block]
         if not memory.resident or not memory.filled:
-            self._hazard(f"{self._name(block)} is read while it is not resident")
+            self.hazard(f"{self._name(block)} is read while it is not resident")
         if not self.known(stream, memory.writer):
-            self._hazard(
+            self.hazard(
                 f"{self._name(block)} is read on {stream} while {self.what(memory.writer)} may still write it"
             )
         memory.readers.append((stream, self.index))
@@ -314,7 +315,7 @@ class _Walk:
         """Write a block: with its earlier contents, so that its copies stay valid, or by a task that applies a mean."""
         memory = self.memory[block]
         if memory.averaged and not (again or applies):
-            self._hazard(f"{self._name(block)} changes after it was averaged over all processes")
+            self.hazard(f"{self._name(block)} changes after it was averaged over all processes")
         self._check_unused(block, stream, "overwritten")
         memory.filled = True
         self.opened.discard(block)
@@ -328,11 +329,11 @@ class _Walk:
         memory = self.memory[block]
         for access in (memory.writer, *memory.readers):
             if access is not None and access[1] != self.index and not self.known(stream, access):
-                self._hazard(f"{self._name(block)} is {verb} while {self.what(access)} may still use it")
+                self.hazard(f"{self._name(block)} is {verb} while {self.what(access)} may still use it")
 
     def _take_memory(self, block: int, stream: str) -> None:
         if self.memory[block].filled:
-            self._hazard(f"{self._name(block)} is filled although it is resident")
+            self.hazard(f"{self._name(block)} is filled although it is resident")
         if not self.memory[block].resident:
             self._open(block, self.graph.blocks[block].size_bytes)
         self._check_position(stream, self._name(block))
@@ -340,14 +341,14 @@ class _Walk:
     def _check_position(self, stream: str, what: str) -> None:
         position = self.clocks[COMPUTE_STREAM].get(COMPUTE_STREAM)
         if position is not None and not self.known(stream, (COMPUTE_STREAM, position)):
-            self._hazard(f"{what} takes memory before the compute stream has come to this point")
+            self.hazard(f"{what} takes memory before the compute stream has come to this point")
 
     def _open(self, block: int, space_bytes: int) -> None:
         memory = self.memory[block]
         if memory.resident:
-            self._hazard(f"{self._name(block)} gets memory twice")
+            self.hazard(f"{self._name(block)} gets memory twice")
         if space_bytes < self.graph.blocks[block].size_bytes:
-            self._hazard(f"{self._name(block)} does not fit into {space_bytes} bytes")
+            self.hazard(f"{self._name(block)} does not fit into {space_bytes} bytes")
         memory.resident, memory.filled, memory.space_bytes = True, False, space_bytes
         memory.writer, memory.readers = None, []
         self.live_bytes += space_bytes
@@ -356,7 +357,7 @@ class _Walk:
     def _close(self, block: int) -> None:
         memory = self.memory[block]
         if not (memory.filled and self.graph.blocks[block].is_transient):
-            self._hazard(f"{self._name(block)} is given back although the step does not hold it alone")
+            self.hazard(f"{self._name(block)} is given back although the step does not hold it alone")
         self._check_unused(block, COMPUTE_STREAM, "given back")
         memory.resident = memory.filled = False
         memory.writer, memory.readers = None, []
@@ -388,30 +389,30 @@ class _Walk:
         needed = self.live_bytes + self.held_bytes + workspace_bytes
         self.peak_bytes = max(self.peak_bytes, needed)
         if needed > self.schedule.peak_bytes:
-            self._hazard(
+            self.hazard(
                 f"holds {needed} bytes, more than the schedule's stated peak {self.schedule.peak_bytes}"
             )
         if self.budget_bytes is not None and needed > self.budget_bytes:
-            self._hazard(f"holds {needed} bytes, more than the budget of {self.budget_bytes}")
+            self.hazard(f"holds {needed} bytes, more than the budget of {self.budget_bytes}")
 
     def _check_end(self) -> None:
         self.index = len(self.schedule.instructions)
         if self.held_bytes:
-            self._hazard(f"{self.held_bytes} unused bytes are still held at the end")
+            self.hazard(f"{self.held_bytes} unused bytes are still held at the end")
         missing = len(self.graph.tasks) - len(self.computed)
         if missing:
-            self._hazard(f"{missing} tasks were never computed")
+            self.hazard(f"{missing} tasks were never computed")
         self.host.check_end()
         for block, memory in zip(self.graph.blocks, self.memory, strict=True):
             if not block.is_external and memory.resident != (block.role in RESULT_ROLES):
-                self._hazard(f"{block.name} is {'still held' if memory.resident else 'lost'} at the end")
+                self.hazard(f"{block.name} is {'still held' if memory.resident else 'lost'} at the end")
             if block.index in self.averages and not memory.averaged:
-                self._hazard(f"{block.name} was not averaged over all processes")
+                self.hazard(f"{block.name} was not averaged over all processes")
             self._check_unused(block.index, COMPUTE_STREAM, "handed to the caller")
         if self.peak_bytes != self.schedule.peak_bytes:
-            self._hazard(f"holds {self.peak_bytes} bytes at most, not the stated {self.schedule.peak_bytes}")
+            self.hazard(f"holds {self.peak_bytes} bytes at most, not the stated {self.schedule.peak_bytes}")
 
-    def _hazard(self, hazard: str) -> None:
+    def hazard(self, hazard: str) -> None:
         raise InvalidSchedule(self.index, hazard)
 
     def _name(self, block: int) -> str:

@@ -52,7 +52,7 @@ def test_a_long_step_follows_from_two_short_ones(schedule: PipelineSchedule) -> 
     with torch.device("meta"):
         module = network()
     cluster = replace(configuration.load("cluster", "dgx_h100"), devices_per_host=2)
-    ranks = ranks_of(module, cluster, parallel={"pp": 2}, accumulate=12, pipeline=schedule, wrapped=["Block"])
+    ranks = ranks_of(module, cluster, parallel={"pp": 2}, accumulate=16, pipeline=schedule, wrapped=["Block"])
     joined = ranks.pipeline
     assert joined is not None
     assert joined.shorter is not None
