@@ -51,9 +51,7 @@ class HostCopies:
         peak_bytes: the most host memory held so far: homes there, and buffers.
     """
 
-    def __init__(
-        self, graph: TaskGraph, order: Order, limit_bytes: int | None
-    ) -> None:
+    def __init__(self, graph: TaskGraph, order: Order, limit_bytes: int | None) -> None:
         self._graph = graph
         self._order = order
         self._limit_bytes = limit_bytes
@@ -130,7 +128,9 @@ class HostCopies:
         """Close a buffer."""
         copies, described = self._copies[block], self._graph.blocks[block]
         if access[0] != LOAD_STREAM:
-            self._order.hazard(f"{self._name(block)} is dropped on stream {access[0]!r}, not on {LOAD_STREAM!r}")
+            self._order.hazard(
+                f"{self._name(block)} is dropped on stream {access[0]!r}, not on {LOAD_STREAM!r}"
+            )
         if described.host_location and not described.is_on_disk:
             self._order.hazard(f"{self._name(block)} is dropped, and host memory is its home")
         if not copies.is_open:
@@ -160,7 +160,9 @@ class HostCopies:
     def _check_unused(self, block: int, access: Access, verb: str) -> None:
         for user in self._copies[block].users:
             if user[1] != access[1] and not self._order.known(access[0], user):
-                self._order.hazard(f"{self._name(block)} is {verb} while {self._order.what(user)} may still use it")
+                self._order.hazard(
+                    f"{self._name(block)} is {verb} while {self._order.what(user)} may still use it"
+                )
 
     def _open(self, block: int, access: Access) -> None:
         if not self._order.known(access[0], self._last_drop):
