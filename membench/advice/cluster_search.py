@@ -45,6 +45,7 @@ from membench.core.optimizer import WeightUpdate
 from membench.core.pipeline import PIPELINED
 from membench.core.workload import Workload
 from membench.models.checkpointing import Checkpointing, blocks_of
+from membench.steps.context_parallel import AXIS as CONTEXT
 from membench.steps.prediction import Prediction
 from membench.steps.ranks import Ranks, ranks_of, repeated_classes, stage_begins
 from membench.steps.tensor_parallel import AXIS as TENSOR
@@ -185,6 +186,10 @@ class ClusterSearch:
         """
         parallel = self._options.parallel
         if parallel is not None:
+            if parallel.get(CONTEXT, 1) > 1:
+                raise MembenchError(
+                    f"advice does not divide sequences; leave {CONTEXT} out of parallel, or predict the step with membench predict"
+                )
             axes = tuple(
                 (axis, parallel[axis]) for axis in (*AXES, *(set(parallel) - set(AXES))) if axis in parallel
             )

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from membench.core.errors import MembenchError
+from membench.core.torch_internals import tree_leaves, tree_map_only
 from membench.core.workload import Workload
 
 AXIS = "cp"
