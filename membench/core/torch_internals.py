@@ -78,6 +78,7 @@ __all__ = [
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "clear_cublas_workspaces",
+    "compile_graph",
     "compiled_depth",
     "composed_kernel",
     "conjugate_view",
@@ -324,6 +325,20 @@ def compiled_depth() -> int:
 
 
 _EVAL_FRAME = "torch._dynamo.eval_frame"
+
+
+def compile_graph(graph: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
+    """Return a function that Inductor compiles for a graph of operators, on tensors in the layouts of examples.
+
+    It takes and returns what the graph does. Importing Inductor takes seconds, so that only what compiles does.
+    """
+    from torch._inductor import standalone_compile
+
+    with torch.no_grad():
+        compiled: Callable[..., Any] = standalone_compile(
+            graph, examples, dynamic_shapes="from_example_inputs"
+        )
+    return compiled
 
 
 split_heads: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]] = (
