@@ -327,7 +327,7 @@ def compiled_depth() -> int:
 _EVAL_FRAME = "torch._dynamo.eval_frame"
 
 
-def compile_graph(graph: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
+def compile_graph(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
     """Return a function that Inductor compiles for a graph of operators, on tensors in the layouts of examples.
 
     It takes and returns what the graph does. Importing Inductor takes seconds, so that only what compiles does.

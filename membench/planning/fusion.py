@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
 
 import torch
 
@@ -32,6 +31,7 @@ from membench.core.task_graph import (
     TaskGraph,
     numbered,
 )
+from membench.planning.in_kernel import recompute_in_kernels
 
 
 class Kernels(StrEnum):
@@ -67,9 +67,10 @@ def fused(graph: TaskGraph) -> TaskGraph:
 
     The graph is one of its own: it has no `TaskGraph.plain`.
     """
+    graph = recompute_in_kernels(graph, lambda task: is_fusible(task, graph), is_pointwise)
     groups = _Groups(graph)
     for task in graph.tasks:
-        groups.join_makers(task)
+        groups.join(task)
     return replace(graph, tasks=numbered(groups.tasks()), plain=None)
 
 
@@ -78,7 +79,7 @@ def is_fusible(task: Task, graph: TaskGraph) -> bool:
     call = task.call
     if call is None or task.random or task.collective or task.on_host or task.phase is Phase.UPDATE:
         return False
-    if not call.operator.startswith("aten.") or not _computes(call):
+    if not call.operator.startswith("aten.") or not (_name(call) in _REDUCTIONS or is_pointwise(task)):
         return False
     updated = set(task.writes) - set(task.creates)
     if call.operator not in BATCH_NORMS and any(
@@ -93,8 +94,12 @@ def is_fusible(task: Task, graph: TaskGraph) -> bool:
     return makes_each and all(_fills(value, graph) for value in values if value.block in task.writes)
 
 
-def _computes(call: Call) -> bool:
-    return _name(call) in _POINTWISE | _REDUCTIONS or torch.Tag.pointwise in resolve_operator(call).tags
+def is_pointwise(task: Task) -> bool:
+    """Return whether a task computes each element alone."""
+    call = task.call
+    return call is not None and (
+        _name(call) in _POINTWISE or torch.Tag.pointwise in resolve_operator(call).tags
+    )
 
 
 def _name(call: Call) -> str:
@@ -109,28 +114,26 @@ def _fills(value: Value, graph: TaskGraph) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """Tasks that run where the last of them did."""
+    """Tasks that run together, and the groups that have to run before and after them.
+
+    Attributes:
+        place: in the order of all groups.
+    """
 
     tasks: list[Task]
+    place: int
     before: set["_Group"] = field(default_factory=set)
     after: set["_Group"] = field(default_factory=set)
 
-    @property
-    def first(self) -> int:
-        return self.tasks[0].index
-
-    @property
-    def last(self) -> int:
-        return self.tasks[-1].index
-
 
 class _Groups:
-    """The tasks of a graph in groups, of which none has to run both before and after another."""
+    """The tasks of a graph in groups, in an order in which they can run; it changes only around groups that join."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
         self._fusible = [is_fusible(task, graph) for task in graph.tasks]
-        self._of = [_Group([task]) for task in graph.tasks]
+        self._of = [_Group([task], task.index) for task in graph.tasks]
+        self._order: list[_Group | None] = [*self._of]
         for earlier, later in _orders(graph):
             self._of[earlier].after.add(self._of[later])
             self._of[later].before.add(self._of[earlier])
@@ -139,30 +142,34 @@ class _Groups:
             for block in {*task.reads, *task.writes}:
                 self._users[block].append(task.index)
 
-    def join_makers(self, task: Task) -> None:
-        """Join a task with the groups that make what it reads, the latest first."""
+    def join(self, task: Task) -> None:
+        """Join a task with the groups that make what it reads, and then with those that read the most that it reads."""
         if not self._fusible[task.index]:
             return
         wanted = {*task.reads, *task.writes}
-        makers = {
-            group
-            for group in self._of[task.index].before
-            if self._fusible[group.last] and any(wanted.intersection(each.writes) for each in group.tasks)
-        }
-        for maker in sorted(makers, key=lambda group: -group.last):
-            self._join(maker, self._of[task.index])
+        earlier = [index for block in wanted for index in self._users[block] if index < task.index]
+        makers = [index for index in earlier if wanted.intersection(self._graph.tasks[index].writes)]
+        largest = _largest_read(task)
+        sharers = [
+            index
+            for index in earlier
+            if largest is not None and largest == _largest_read(self._graph.tasks[index])
+        ]
+        for index in (*sorted(makers, reverse=True), *sorted(sharers, reverse=True)):
+            if self._fusible[index] and self._graph.tasks[index].phase is task.phase:
+                self._join(self._of[index], self._of[task.index])
 
-    def _join(self, earlier: _Group, later: _Group) -> None:
+    def _join(self, one: _Group, other: _Group) -> None:
+        if one is other or len(one.tasks) + len(other.tasks) > MOST_CALLS:
+            return
+        earlier, later = sorted((one, other), key=lambda group: group.place)
+        order = self._joined_order(earlier, later)
         tasks = sorted((*earlier.tasks, *later.tasks), key=lambda task: task.index)
-        if len(tasks) > MOST_CALLS or len({task.phase for task in tasks}) > 1:
+        if order is None or not is_expressible(tasks):
             return
-        if _is_reached(earlier, later) or not is_expressible(tasks):
-            return
-        joined = _Group(
-            tasks,
-            (earlier.before | later.before) - {earlier, later},
-            (earlier.after | later.after) - {earlier, later},
-        )
+        joined = _Group(tasks, 0, earlier.before | later.before, earlier.after | later.after)
+        joined.before -= {earlier, later}
+        joined.after -= {earlier, later}
         for group in joined.before:
             group.after -= {earlier, later}
             group.after.add(joined)
@@ -171,23 +178,68 @@ class _Groups:
             group.before.add(joined)
         for task in tasks:
             self._of[task.index] = joined
+        first, last = earlier.place, later.place
+        leading, following = order
+        ordered = [*leading, joined, *following]
+        self._order[first : last + 1] = [*ordered, *[None] * (last + 1 - first - len(ordered))]
+        for place in range(first, last + 1):
+            if (moved := self._order[place]) is not None:
+                moved.place = place
+
+    def _joined_order(
+        self, earlier: _Group, later: _Group
+    ) -> tuple[list[_Group | None], list[_Group | None]] | None:
+        """Return the groups between two that run before and after both of them; None if they have to stay apart.
+
+        They do where a third one has to run after the one and before the other, and where more is held while those between
+        them run: sums of gradients that come one after another would each wait for the last.
+        """
+        between = [group for group in self._order[earlier.place + 1 : later.place] if group is not None]
+        following, leading = {earlier}, {later}
+        for group in between:
+            if not following.isdisjoint(group.before):
+                following.add(group)
+        for group in reversed(between):
+            if not leading.isdisjoint(group.after):
+                leading.add(group)
+        if following & leading:
+            return None
+        may_wait = self._held_bytes(earlier, later) <= 0
+        may_hurry = self._held_bytes(later, earlier) >= 0
+        has_others = len(between) > len(following) + len(leading) - 2
+        if (len(leading) > 1 or (has_others and not may_hurry)) and not may_wait:
+            return None
+        if len(following) > 1 and not may_hurry:
+            return None
+        is_first = leading.__contains__ if not may_wait else lambda group: group not in following
+        first = [group for group in between if is_first(group)]
+        return [*first], [group for group in between if not is_first(group)]
+
+    def _held_bytes(self, group: _Group, other: _Group) -> int:
+        """Return how many bytes more are held before a group than after it; results and the caller's blocks do not count.
+
+        Args:
+            other: a group that runs with it: what one makes and only the other one reads is not held between them.
+        """
+        own = {task.index for task in group.tasks}
+        both = own.union(task.index for task in other.tasks)
+        last = max(own)
+        created = {block for task in group.tasks for block in task.creates}
+        touched = {block for task in group.tasks for block in (*task.reads, *task.writes)}
+        held_bytes = 0
+        for block in (self._graph.blocks[block] for block in touched):
+            users = self._users[block.index]
+            if not block.is_transient:
+                continue
+            if block.index in created:
+                held_bytes -= block.size_bytes * any(user not in own for user in users)
+            else:
+                held_bytes += block.size_bytes * all(user in both or user < last for user in users)
+        return held_bytes
 
     def tasks(self) -> list[Task]:
-        """Return the tasks of all groups in an order in which they can run, close to the graph's."""
-        groups = dict.fromkeys(self._of)
-        waiting = {group: len(group.before) for group in groups}
-        ready = [(group.last, group.first) for group in groups if not group.before]
-        heapify(ready)
-        found: list[Task] = []
-        while ready:
-            group = self._of[heappop(ready)[0]]
-            found.append(self._task(group))
-            for other in group.after:
-                waiting[other] -= 1
-                if not waiting[other]:
-                    heappush(ready, (other.last, other.first))
-        assert len(found) == len(groups), "groups wait for each other"
-        return found
+        """Return the tasks of all groups in order."""
+        return [self._task(group) for group in self._order if group is not None]
 
     def _task(self, group: _Group) -> Task:
         if len(group.tasks) == 1 and not self._is_worth_it(group.tasks[0]):
@@ -222,6 +274,11 @@ class _Groups:
         )
 
 
+def _largest_read(task: Task) -> Value | None:
+    values = values_in((task.call.args, task.call.kwargs)) if task.call else []
+    return max(values, key=lambda value: value.extent_bytes, default=None)
+
+
 def _orders(graph: TaskGraph) -> Iterable[tuple[int, int]]:
     """Yield pairs of tasks of which the second may not run before the first."""
     writer: dict[int, int] = {}
@@ -242,21 +299,6 @@ def _orders(graph: TaskGraph) -> Iterable[tuple[int, int]]:
             if queue in previous:
                 yield previous[queue], task.index
             previous[queue] = task.index
-
-
-def _is_reached(earlier: _Group, later: _Group) -> bool:
-    """Return whether a third group has to run after the one and before the other."""
-    pending = [group for group in earlier.after if group is not later]
-    seen = set(pending)
-    while pending:
-        group = pending.pop()
-        for other in group.after - seen:
-            if other is later:
-                return True
-            if other.first <= later.last:
-                seen.add(other)
-                pending.append(other)
-    return False
 
 
 # ---- one group as one task --------------------------------------------------------------------------
