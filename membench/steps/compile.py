@@ -27,7 +27,7 @@ from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
 from membench.planning.exchange import Exchange, exchange_in_last_run, update_before
-from membench.planning.fusion import Kernels, fused
+from membench.planning.fusion.graph import Kernels, fused
 from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
@@ -126,7 +126,7 @@ def compile(  # noqa: A001 (the field's term)
             step's batch when it first gets one, and keeps up to `membench.steps.kept_steps.MOST_KEPT` of them, each with its
             first batch.
         kernels: ``"eager"`` runs PyTorch's operators, bit for bit. ``"inductor"`` fuses them as `torch.compile` does, and
-            schedules the fused ones (`membench.planning.fusion`): for the CPU, with random numbers as eager PyTorch draws them.
+            schedules the fused ones (`membench.planning.fusion.graph`): for the CPU, with random numbers as eager PyTorch draws them.
             Results differ from eager's by what fusing rounds, and not between strategies.
 
     Raises:
