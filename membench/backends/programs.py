@@ -33,14 +33,14 @@ def program_kernel(
     Args:
         find_kernel: returns the function of a single call, for a program that Inductor does not compile.
     """
-    compiled = _compiled(program, device, torch.get_num_threads())
-    if compiled is None:
+    function = compiled(program, device, torch.get_num_threads())
+    if function is None:
         return _one_by_one(device, find_kernel)
-    return lambda _, inputs: list(compiled(*inputs))
+    return lambda _, inputs: list(function(*inputs))
 
 
 @cache
-def _compiled(program: Program, device: torch.device, threads: int) -> Callable[..., Sequence[Tensor]] | None:
+def compiled(program: Program, device: torch.device, threads: int) -> Callable[..., Sequence[Tensor]] | None:
     """Return a program's compiled function; None if Inductor fails, which is logged once.
 
     Args:

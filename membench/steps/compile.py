@@ -18,6 +18,7 @@ from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.kernels import Kernels
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.record import Source
@@ -27,7 +28,7 @@ from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
 from membench.planning.exchange import Exchange, exchange_in_last_run, update_before
-from membench.planning.fusion.graph import Kernels, fused
+from membench.planning.fusion.graph import fused
 from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost

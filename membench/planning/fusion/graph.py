@@ -12,19 +12,11 @@ norm's running statistics alone are exact in a program: a recomputed one leaves 
 """
 
 from dataclasses import replace
-from enum import StrEnum
 
 from membench.core.task_graph import TaskGraph, numbered
 from membench.planning.fusion.groups import Groups
 from membench.planning.fusion.operators import is_fusible, is_pointwise
 from membench.planning.fusion.recomputation import recompute_in_kernels
-
-
-class Kernels(StrEnum):
-    """What computes a step: PyTorch's operators one by one, or Inductor's kernels for groups of them."""
-
-    EAGER = "eager"
-    INDUCTOR = "inductor"
 
 
 def fused(graph: TaskGraph) -> TaskGraph:
