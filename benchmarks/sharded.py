@@ -1,7 +1,7 @@
 """Joint under FSDP, at the memory of the program's own checkpointing: its step time over that of the program.
 
     python benchmarks/sharded.py                          one network on one cluster
-    python benchmarks/sharded.py --all --results FOLDER   six networks on three clusters, full and selective checkpointing: half an hour
+    python benchmarks/sharded.py --all --results FOLDER   six networks on three clusters, full and selective checkpointing: an hour
 
 Eight GPUs, simulated; weights in shards over all of them, gathered in bfloat16, gradients added up in single precision, AdamW. The
 program checkpoints every block (full) or all but products and attention (selective, as torchtitan's `op`), under plain PyTorch.

@@ -16,6 +16,7 @@ from membench.core.errors import MembenchError
 from membench.core.fully_sharded import check_whole
 from membench.models.checkpointing import Checkpointing
 from membench.steps.arguments import OptimizerLike, as_cluster, as_device, as_update, workload_of
+from membench.steps.tensor_parallel import Plan
 
 
 def advise_cluster(
@@ -33,6 +34,7 @@ def advise_cluster(
     checkpointing: Sequence[str] | None = None,
     wrapped: Sequence[str] | None = None,
     reduce_dtype: torch.dtype | None = None,
+    tensor_parallel: Plan | None = None,
     processes: int | None = None,
     progress: bool = False,
 ) -> ClusterAdvice:
@@ -43,8 +45,9 @@ def advise_cluster(
         cluster: of several GPUs: a name (``"dgx_h100"``) or a description.
         nodes: hosts of the cluster.
         device: None: the cluster's.
-        precision, optimizer, wrapped, reduce_dtype: see `membench.predict`.
-        batch_size: samples of one GPU in a step, in micro-batches; None: any micro-batch, as large as fits.
+        precision, optimizer, wrapped, reduce_dtype, tensor_parallel: see `membench.predict`.
+        batch_size: samples in a step for each GPU, in micro-batches; None: any micro-batch, as large as fits, and several through a
+            pipeline.
         parallel: sizes of axes, ``{"fsdp": 8}``; None: all products that are the number of GPUs.
         checkpointing: kinds of `Checkpointing` that are tried, ``["none", "full"]``; None: all.
         processes: how many predict; None: one for each processor.
@@ -67,6 +70,7 @@ def advise_cluster(
         reduce_dtype=reduce_dtype,
         checkpointing=tuple(kinds),
         batch_size=batch_size,
+        tensor_parallel=tensor_parallel,
     )
     check_whole(module)
     workload = workload_of(module, loss, batch, precision=precision)

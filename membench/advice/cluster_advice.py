@@ -22,7 +22,7 @@ class RankPlan:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples of one GPU per second."""
+        """Samples per second for each GPU."""
         return self.combination.samples / self.prediction.step_time_s
 
 
@@ -48,13 +48,16 @@ class ClusterAdvice:
         model: name of the workload.
         cluster: with as many hosts as are asked for.
         cluster_name, device: their names; the former is empty where the cluster is a description.
-        batch_size: samples of one GPU in a step, held fixed; None: those of the micro-batch, as large as fits.
+        batch_size: samples in a step for each GPU, held fixed; None: those of the micro-batch, as large as fits.
         tokens: of a sample; None: samples are not sequences.
         blocks: the places of the repeated modules that are gathered, and run again, one by one.
         classes: the names of their classes.
+        begins: by the stages of a pipeline, the block with which each but the first begins.
         plans: those that fit and were simulated, the fastest first: by samples of one GPU per second.
         searched: combinations in all, those that were not simulated included.
         too_large: of which the memory exceeds the device's, with `too_large_by_bound` of them not simulated.
+        failed: that cannot be captured or predicted, see `refused`.
+        is_alike: the numbers of few blocks were those of the whole network, wherever it was captured; otherwise bounds are estimates.
         too_slow: that fit by the bound on their memory, and whose bound on the time exceeds that of all that are named.
         refused: kinds of checkpointing that the program does not allow, and why.
         nearest: where none fits.
@@ -73,11 +76,14 @@ class ClusterAdvice:
     tokens: int | None
     blocks: tuple[str, ...]
     classes: tuple[str, ...]
+    begins: Mapping[int, tuple[str, ...]]
     plans: tuple[RankPlan, ...]
     searched: int
     too_large: int
     too_large_by_bound: int
     too_slow: int
+    failed: int
+    is_alike: bool
     refused: Mapping[str, str]
     nearest: Nearest | None
     states_bytes: int

@@ -1,4 +1,7 @@
-"""The code that sets a combination: calls of torch's FSDP2, and the options of pytorch/torchtitan.
+"""The code that sets a combination: calls of torch, and the options of pytorch/torchtitan.
+
+Tensor parallelism is `parallelize_module` with the plan of the model, sharding FSDP2, a pipeline the schedule of
+torch.distributed.pipelining: its manual frontend, in which a stage is the model without the blocks of the others.
 
 Names of options, and their defaults, are those of torchtitan 0.2.2 (torchtitan/config/job_config.py).
 """
@@ -8,8 +11,10 @@ from math import prod
 
 from membench.advice.cluster_advice import ClusterAdvice
 from membench.advice.combinations import Combination
+from membench.core.pipeline import PIPELINED, PipelineSchedule
 from membench.core.sharding import REPLICATED, SHARDED
 from membench.models.checkpointing import Checkpointing
+from membench.steps.tensor_parallel import AXIS as TENSOR
 
 TORCHTITAN = "0.2.2"
 """The release whose options are named."""
@@ -26,8 +31,12 @@ def program(advice: ClusterAdvice, combination: Combination) -> list[str]:
     return [
         *_imports(combination),
         "",
+        *_mesh(combination),
+        *_tensor(combination),
+        *_stage(advice, combination),
         *_checkpointing(advice, combination),
-        *_parallel(advice, combination),
+        *_sharded(advice, combination),
+        *_schedule(combination),
         *_step(advice, combination),
     ]
 
@@ -42,8 +51,12 @@ def _imports(combination: Combination) -> Iterator[str]:
     yield "from torch.distributed.device_mesh import init_device_mesh"
     if combination.shards > 1:
         yield "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard"
-    else:
+    elif REPLICATED in combination.parallel:
         yield "from torch.nn.parallel import DistributedDataParallel"
+    if combination.stages > 1:
+        yield "from torch.distributed.pipelining import PipelineStage, Schedule1F1B"
+    if combination.tensor > 1:
+        yield "from torch.distributed.tensor.parallel import loss_parallel, parallelize_module"
 
 
 _POLICY = """\
@@ -72,7 +85,8 @@ def _checkpointing(advice: ClusterAdvice, combination: Combination) -> Iterator[
     options = ", context_fn=contexts" if mode is Checkpointing.SELECTIVE else ""
     number = "number % 2" if mode is Checkpointing.EVERY_SECOND else ""
     yield f"blocks = {_names(advice)}"
-    yield "for number, name in enumerate(blocks):" if number else "for name in blocks:"
+    numbered = "enumerate(blocks, begins[stage])" if combination.stages > 1 else "enumerate(blocks)"
+    yield f"for number, name in {numbered}:" if number else "for name in blocks:"
     if number:
         yield f"    if {number}:"
     indent = "        " if number else "    "
@@ -85,22 +99,57 @@ def _names(advice: ClusterAdvice) -> str:
     return f"[name for name, each in model.named_modules() if type(each).__name__ in {{{classes}}}]"
 
 
-def _parallel(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
+def _mesh(combination: Combination) -> Iterator[str]:
     sizes = combination.parallel or dict(combination.axes[-1:])
     names = ", ".join(f'"{name}"' for name in sizes)
     shape = ", ".join(map(str, sizes.values()))
     comma = "," if len(sizes) == 1 else ""
     yield f'mesh = init_device_mesh("cuda", ({shape}{comma}), mesh_dim_names=({names}{comma}))'
-    if combination.shards == 1:
-        yield 'model = DistributedDataParallel(model.to("cuda"), device_mesh=mesh)'
+
+
+def _tensor(combination: Combination) -> Iterator[str]:
+    if combination.tensor > 1:
+        yield "# plan: model.tensor_parallel_plan(), or that of transformers' model.tp_plan in styles of torch"
+        yield f'parallelize_module(model, mesh["{TENSOR}"], plan)'
+
+
+def _stage(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
+    """Yield what leaves a rank the blocks of its stage; the first keeps what is before the blocks, the last what is behind them."""
+    if combination.stages == 1:
         return
-    if combination.checkpointing is Checkpointing.NONE:
+    blocks = advice.blocks
+    begins = [0, *(blocks.index(name) for name in advice.begins[combination.stages]), len(blocks)]
+    yield f"blocks = {_names(advice)}"
+    yield f"begins = {begins}  # the first block of each stage"
+    yield f'stage = mesh["{PIPELINED}"].get_local_rank()'
+    yield "for number, name in enumerate(blocks):"
+    yield "    if not begins[stage] <= number < begins[stage + 1]:"
+    yield "        model.set_submodule(name, torch.nn.Identity())"
+    yield "# so too the embedding but in the first stage, last norm and head but in the last; forward then takes hidden states"
+
+
+def _sharded(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
+    axes = [f'"{axis}"' for axis in (REPLICATED, SHARDED) if axis in combination.parallel]
+    whole = len(axes) == len(combination.parallel)
+    mesh = "mesh" if whole else f"mesh[{', '.join(axes)}]"
+    if combination.shards == 1:
+        if axes:
+            yield f'model = DistributedDataParallel(model.to("cuda"), device_mesh={mesh})'
+        return
+    if combination.checkpointing is Checkpointing.NONE or combination.stages > 1:
         yield f"blocks = {_names(advice)}"
     yield f"policy = MixedPrecisionPolicy({_policy(advice)})"
     reshard = f"reshard_after_forward={combination.reshard_after_forward}"
     yield "for name in blocks:"
-    yield f"    fully_shard(model.get_submodule(name), mesh=mesh, {reshard}, mp_policy=policy)"
-    yield "fully_shard(model, mesh=mesh, reshard_after_forward=False, mp_policy=policy)"
+    yield f"    fully_shard(model.get_submodule(name), mesh={mesh}, {reshard}, mp_policy=policy)"
+    yield f"fully_shard(model, mesh={mesh}, reshard_after_forward=False, mp_policy=policy)"
+
+
+def _schedule(combination: Combination) -> Iterator[str]:
+    if combination.stages > 1:
+        group = f'mesh.get_group("{PIPELINED}")'
+        yield f'part = PipelineStage(model, stage, {combination.stages}, torch.device("cuda"), group={group})'
+        yield f"schedule = Schedule1F1B(part, n_microbatches={combination.accumulate}, loss_fn=criterion)"
 
 
 def _policy(advice: ClusterAdvice) -> str:
@@ -112,9 +161,14 @@ def _policy(advice: ClusterAdvice) -> str:
 def _step(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
     """Yield the loop of a step, where it is more than one call of the model."""
     cast = _AUTOCAST.get(advice.precision or "")
+    samples = combination.micro_batch * combination.accumulate
     if cast:
         yield f'# forward pass and loss: with torch.autocast("cuda", torch.{cast})'
-    if combination.accumulate > 1:
+    if combination.tensor > 1:
+        yield "# loss and backward pass: with loss_parallel(), where the plan leaves logits in parts"
+    if combination.stages > 1:
+        yield f"# a step: schedule.step(inputs) in the first stage, schedule.step(target=targets) in the last, of {samples} samples"
+    elif combination.accumulate > 1:
         yield f"# a step: {combination.accumulate} micro-batches of {combination.micro_batch}"
         yield f"# for each: (criterion(model(inputs), targets) / {combination.accumulate}).backward(); then optimizer.step()"
 
@@ -127,16 +181,22 @@ def torchtitan(advice: ClusterAdvice, combination: Combination) -> list[str]:
     precisions = {None: "float32", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}
     if advice.precision not in precisions or advice.reduce_dtype not in (None, "float32"):
         return []
-    if set(combination.parallel) - {REPLICATED, SHARDED}:
-        return []
+    is_cut = combination.stages > 1
+    of_pipeline = {
+        "parallelism.pipeline_parallel_degree": combination.stages,
+        "parallelism.pipeline_parallel_schedule": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD),
+        "parallelism.pipeline_parallel_microbatch_size": combination.micro_batch,
+    }
     options = {
-        "training.local_batch_size": combination.micro_batch,
+        "training.local_batch_size": combination.micro_batch * (combination.accumulate if is_cut else 1),
         "training.global_batch_size": combination.global_batch,
         "training.seq_len": advice.tokens,
         "training.mixed_precision_param": precisions[advice.precision],
         "parallelism.data_parallel_replicate_degree": combination.parallel.get(REPLICATED, 1),
         "parallelism.data_parallel_shard_degree": combination.shards,
         "parallelism.fsdp_reshard_after_forward": "default" if combination.reshard_after_forward else "never",
+        "parallelism.tensor_parallel_degree": combination.tensor if combination.tensor > 1 else None,
+        **(of_pipeline if is_cut else {}),
         **_of_checkpointing(combination.checkpointing),
     }
     switches = (

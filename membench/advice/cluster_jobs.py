@@ -1,46 +1,51 @@
-"""What the processes of an advice on several GPUs do: capture programs, shard their weights, predict combinations.
+"""What the processes of an advice on several GPUs do: capture programs, and predict combinations.
 
-A program that lies on the meta device is captured in any of the processes, several programs at the same time, as each capture takes
+A step that lies on the meta device is captured in any of the processes, several programs at the same time, as each capture takes
 longer than a prediction. One whose weights have values stays in the calling process. Only what plain PyTorch runs is passed on.
 """
 
 import pickle
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
 from math import inf
 from threading import Lock
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from joblib.externals.loky.backend.reduction import dumps
+from torch import nn
 
-from membench.advice.rank_bounds import StepNumbers
+from membench.advice.combinations import Combination
+from membench.advice.step_numbers import Depth, StepNumbers
 from membench.advice.workers import Urgency, Workers
 from membench.capture.capture import Captures
 from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.arguments import tensors_in
+from membench.core.call import Value
+from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.garbage import without_collection
 from membench.core.machine import Machine
+from membench.core.mesh import Mesh
 from membench.core.optimizer import UpdateOf, WeightUpdate
-from membench.core.task_graph import ARGUMENT_ROLES, EXTERNAL_ROLES, TaskGraph
+from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.models.checkpointing import Checkpointing, with_checkpointing
-from membench.planning.bounds import least_bytes
-from membench.planning.update import add_update, updated_workload
-from membench.steps.predict import predict_graphs, rank_graph
+from membench.planning.update import updated_workload
+from membench.steps.predict import predict_graphs, predict_pipeline, rank_cost
 from membench.steps.prediction import Prediction
 from membench.steps.ranks import Ranks
+from membench.steps.tensor_parallel import AXIS, Plan, TensorParallel
 from membench.strategies.pytorch import PyTorch
 
-Result = TypeVar("Result")
-Run = Callable[[Callable[[], Result]], Result]
+Run = Callable[..., Any]
+"""Returns what a job returns, which gets the step before its other arguments."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +54,20 @@ class Step:
 
     Attributes:
         classes: names of the classes of its blocks.
+        blocks: their names, in order.
+        cluster: with all its hosts.
         update: of the weights; None: the step ends with the gradients.
+        tensor_parallel: see `TensorParallel`.
     """
 
     workload: Workload
     classes: Set[str]
-    update: WeightUpdate | None
+    blocks: tuple[str, ...]
     device: DeviceProfile
+    machine: Machine | None
+    cluster: Cluster
+    update: WeightUpdate | None
+    tensor_parallel: Plan | None
 
     @property
     def has_values(self) -> bool:
@@ -66,6 +78,29 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """What is captured once, for all combinations that run it.
+
+    Attributes:
+        samples: of a micro-batch.
+        tensor: GPUs that divide it.
+        is_cut: it is a micro-batch of a pipeline, whose gradients are scaled and not accumulated.
+    """
+
+    checkpointing: Checkpointing
+    samples: int
+    tensor: int = 1
+    is_cut: bool = False
+
+    @classmethod
+    def of(cls, combination: Combination) -> "Variant":
+        """Return the one that a combination runs."""
+        return cls(
+            combination.checkpointing, combination.micro_batch, combination.tensor, combination.stages > 1
+        )
+
+
+@dataclass(frozen=True)
 class Program:
     """A captured program.
 
@@ -73,28 +108,13 @@ class Program:
         graph: pickled; see `_read`.
     """
 
-    samples: int
+    variant: Variant
     graph: bytes
     numbers: StepNumbers
 
 
-@dataclass(frozen=True)
-class Shards:
-    """What each GPU holds of the weights when a number of GPUs divides them.
-
-    Attributes:
-        update: of the shards; None: the step ends with the gradients.
-        held_bytes: weights and states, which are there throughout.
-        least_bytes: the same, with gradients and what the update needs (`membench.planning.bounds`).
-    """
-
-    update: UpdateOf | None
-    held_bytes: int
-    least_bytes: int
-
-
 class Jobs:
-    """Processes that do the jobs of one step. Threads may share it.
+    """Processes that do the jobs of one step, or this one, where the step stays here. Threads may share it.
 
     Args:
         processes: how many; None: one for each processor that this process may use.
@@ -102,7 +122,8 @@ class Jobs:
 
     def __init__(self, step: Step, processes: int | None = None) -> None:
         self._step, self._sent = step, None if step.has_values else _pickled(step)
-        self._workers, self._capturing = Workers(processes), Lock()
+        self._workers = None if self._sent is None else Workers(processes)
+        self._here = Lock()
 
     def __enter__(self) -> "Jobs":
         return self
@@ -110,65 +131,102 @@ class Jobs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._workers.end()
+        if self._workers is not None:
+            self._workers.end()
 
     @contextmanager
-    def turn(self, urgency: Urgency = Urgency.METHOD) -> Iterator[Run[Any]]:
+    def turn(self, urgency: Urgency = Urgency.METHOD) -> Iterator[Run]:
         """Wait for a process, and return what runs a job in it."""
+        if self._workers is None:
+            with self._here:
+                yield lambda job, *arguments: job(self._step, *arguments)
+            return
         with self._workers.one(urgency) as worker:
 
-            def run(job: Callable[[], Result]) -> Result:
-                found = worker.call(job, inf).result
+            def run(job: Callable[..., Any], *arguments: object) -> Any:
+                found = worker.call(partial(job, self._sent, *arguments), inf).result
                 if isinstance(found, MembenchError):
                     raise found
                 return found
 
             yield run
 
-    def captured(self, mode: Checkpointing, samples: int) -> Program:
-        """Return the program with a kind of checkpointing, on a number of samples.
 
-        Raises:
-            MembenchError: it cannot be captured.
-        """
-        if self._sent is None:
-            with self._capturing:
-                return _captured(self._step, mode, samples)
-        with self.turn(Urgency.LEVER) as run:
-            found: Program = run(partial(_captured, self._sent, mode, samples))
-        return found
-
-    def shards(self, program: Program, ranks: Ranks) -> Shards:
-        """Return what a rank holds of the weights.
-
-        Raises:
-            MembenchError: the optimizer cannot be made.
-        """
-        if self._sent is None:
-            with self._capturing:
-                return _shards(self._step, program, ranks)
-        with self.turn(Urgency.MOVES_WEIGHTS) as run:
-            found: Shards = run(partial(_shards, self._sent, program, ranks))
-        return found
+# ---- jobs -------------------------------------------------------------------------------------------
 
 
 @without_collection()  # of which a quarter of the time would be
-def predicted_ranks(
-    program: Program, device: DeviceProfile, machine: Machine | None, update: UpdateOf | None, ranks: Ranks
-) -> Prediction:
-    """Return the prediction of a combination; a job."""
-    graph = _read(program.graph)
+def predicted(step: bytes | Step, program: Program, ranks: Ranks) -> Prediction:
+    """Return the prediction of a combination."""
+    of, graph = _opened(step), _read(program.graph)
     efficiency = configuration.load("framework", "pytorch").efficiency
+
+    def update() -> UpdateOf | None:
+        return None if of.update is None else CapturedUpdate(of.update, of.workload.module)
+
+    if ranks.pipeline is not None:
+        cost = rank_cost(of.device, efficiency, of.machine, ranks)
+        return predict_pipeline(graph, ranks.pipeline, PyTorch(), of.device, cost, ranks, update)
     return predict_graphs(
         lambda _: graph,
-        program.samples,
+        program.variant.samples,
         PyTorch(),
-        device,
+        of.device,
         efficiency,
-        update=update,
-        machine=machine,
+        update=update(),
+        machine=of.machine,
         ranks=ranks,
     )
+
+
+@without_collection()
+def captured(step: bytes | Step, variant: Variant) -> Program:
+    """Return a captured program.
+
+    Raises:
+        MembenchError: it cannot be captured.
+    """
+    of = _opened(step)
+    graph, numbers = _captured(of, of.workload.module, variant)
+    return Program(variant, pickle.dumps(graph), numbers)
+
+
+@without_collection()
+def numbers_of(step: bytes | Step, variant: Variant) -> StepNumbers | None:
+    """Return the numbers of a program from a copy with few blocks; None where blocks differ.
+
+    Raises:
+        MembenchError: it cannot be captured.
+    """
+    of = _opened(step)
+    depth = Depth.of(of.workload.module, of.blocks)
+    if depth is None:
+        return None
+    _, numbers = _captured(of, depth.copy(of.workload.module), variant)
+    return depth.numbers(numbers)
+
+
+@without_collection()
+def state_bytes(step: bytes | Step) -> dict[str, int]:
+    """Return the bytes of the optimizer's states by weight, of whole weights in the precision of the module.
+
+    Raises:
+        MembenchError: the optimizer cannot be made.
+    """
+    of = _opened(step)
+    if of.update is None:
+        return {}
+    gradients = {
+        name: Value(0, weight.dtype, tuple(weight.shape), tuple(weight.stride()), 0)
+        for name, weight in of.workload.module.named_parameters()
+        if weight.requires_grad
+    }
+    graph = TaskGraph(of.workload.name, 1, (), (), (), gradients=tuple(gradients.items()))
+    states = CapturedUpdate(of.update, of.workload.module)(graph).states
+    return {name: sum(of_weight.values()) for name, of_weight in states.items()}
+
+
+# ---- inside -----------------------------------------------------------------------------------------
 
 
 def _pickled(step: Step) -> bytes | None:
@@ -181,25 +239,25 @@ def _pickled(step: Step) -> bytes | None:
     return sent
 
 
-@without_collection()
-def _captured(step: bytes | Step, mode: Checkpointing, samples: int) -> Program:
-    of = _unpickled(step) if isinstance(step, bytes) else step
-    workload = replace(of.workload, module=with_checkpointing(of.workload.module, of.classes, mode))
+def _captured(of: Step, module: nn.Module, variant: Variant) -> tuple[TaskGraph, StepNumbers]:
+    """Return the graph of a variant of a module, and its numbers."""
+    workload = replace(of.workload, module=with_checkpointing(module, of.classes, variant.checkpointing))
+    workload = replace(workload.with_batch(variant.samples), places_gradients=True)
+    scaled = replace(workload, loss_scale=0.5)  # by a number that does not matter
+    workload = scaled if variant.is_cut else updated_workload(workload, of.update)
     framework = configuration.load("framework", "pytorch")
-    updated = updated_workload(workload.with_batch(samples), of.update)
-    graph = Captures(updated, framework.captured_on, uses_values=True).graph_at(samples)
-    graph = graph.plain_alone
-    numbers = StepNumbers.of(graph, RooflineCost(of.device, framework.efficiency))
-    return Program(samples, pickle.dumps(graph), numbers)
+    others = of.cluster.devices // variant.tensor
+    mesh = Mesh(of.cluster, (("others", others), (AXIS, variant.tensor)))
+    divided = TensorParallel(variant.tensor, of.tensor_parallel).divided
+    prepared: Any = divided if variant.tensor > 1 else nullcontext
+    captures = Captures(workload, framework.captured_on, uses_values=True, prepared=prepared)
+    graph = captures.graph_at(variant.samples).plain_alone
+    cost = RooflineCost(of.device, framework.efficiency, mesh=mesh)
+    return graph, StepNumbers.of(graph, cost, of.blocks)
 
 
-@without_collection()
-def _shards(step: bytes | Step, program: Program, ranks: Ranks) -> Shards:
-    of = _unpickled(step) if isinstance(step, bytes) else step
-    update = None if of.update is None else CapturedUpdate(of.update, of.workload.module)
-    graph = add_update(rank_graph(_read(program.graph), ranks), update)
-    kept = (block for block in graph.blocks if block.role in EXTERNAL_ROLES - ARGUMENT_ROLES)
-    return Shards(update, sum(block.size_bytes for block in kept), least_bytes(graph))
+def _opened(step: bytes | Step) -> Step:
+    return _unpickled(step) if isinstance(step, bytes) else step
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,7 @@ from typing import Any
 from membench.advice.cluster_advice import ClusterAdvice, RankPlan
 from membench.advice.cluster_code import TORCHTITAN, program, torchtitan
 from membench.advice.cluster_search import SHOWN
-from membench.advice.combinations import Combination
+from membench.advice.combinations import ROUNDS, Combination
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.listing import table
 
@@ -41,10 +41,10 @@ def _step(advice: ClusterAdvice) -> Iterator[str]:
 def _fixed(advice: ClusterAdvice) -> Iterator[str]:
     tokens = "" if advice.tokens is None else f" of {advice.tokens:,} tokens"
     if advice.batch_size is None:
-        yield f"samples{tokens}; micro-batches are as large as fits, so that the batch of a step differs between rows"
+        yield f"samples{tokens}; micro-batches are as large as fits, so that the batch of a step differs between rows; {ROUNDS} rounds of them pass a pipeline"
     else:
         number = "1 sample" if advice.batch_size == 1 else f"{advice.batch_size:,} samples"
-        yield f"a step has {number}{tokens} on each GPU, in micro-batches of equal size"
+        yield f"a step has {number}{tokens} for each GPU, in micro-batches of equal size"
     reduced = f", gradients added up in {advice.reduce_dtype}" if advice.reduce_dtype else ""
     yield f"weights are sharded in the precision of the module{reduced}; blocks: {', '.join(advice.classes)}"
 
@@ -125,7 +125,17 @@ def _left_out(advice: ClusterAdvice) -> Iterator[str]:
         f"searched: {advice.searched} combinations; {advice.too_large} do not fit, {advice.too_large_by_bound} of them by a bound on "
         f"their memory; {advice.too_slow} were not simulated, as a bound on their time exceeds that of all rows that are shown"
     )
+    if advice.failed:
+        yield f"{advice.failed} could not be predicted:"
     yield from (f"{name}: {reason}" for name, reason in advice.refused.items())
+    if not advice.is_alike:
+        yield (
+            "a network of few blocks has not the numbers of this one: the bounds by which combinations are left out are estimates"
+        )
+    yield (
+        "not searched: tensor parallelism over several hosts, other schedules of a pipeline than 1F1B, context and expert parallelism, "
+        "offloading, joint"
+    )
 
 
 def _code(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
@@ -144,7 +154,7 @@ def values(advice: ClusterAdvice) -> dict[str, Any]:
             name: getattr(advice, name)
             for name in (
                 "model", "precision", "optimizer", "reduce_dtype", "cluster_name", "device", "batch_size", "tokens", "fits",
-                "searched", "too_large", "too_large_by_bound", "too_slow", "states_bytes", "free_bytes",
+                "searched", "too_large", "too_large_by_bound", "too_slow", "failed", "is_alike", "states_bytes", "free_bytes",
             )
         },
         "nodes": advice.cluster.hosts,

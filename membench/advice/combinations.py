@@ -1,15 +1,20 @@
 """The combinations of options with which a step can run on several GPUs, enumerated."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
 from math import prod
 
+from membench.core.pipeline import PIPELINED
 from membench.core.sharding import REPLICATED, SHARDED
 from membench.models.checkpointing import Checkpointing
+from membench.steps.ranks import AXES as NAMED
+from membench.steps.tensor_parallel import AXIS as TENSOR
 
-AXES = (REPLICATED, SHARDED)
+AXES = tuple(NAMED)
 """Over which GPUs are divided, the outermost first."""
+
+ROUNDS = 4
+"""Of micro-batches through all stages of a pipeline, in a step whose batch is not given: a fifth of the time at most is its bubble."""
 
 Axes = tuple[tuple[str, int], ...]
 """Names and sizes of axes, the outermost first."""
@@ -43,14 +48,25 @@ class Combination:
         return self.parallel.get(SHARDED, 1)
 
     @property
-    def samples(self) -> int:
-        """Samples of one GPU in a step."""
-        return self.micro_batch * self.accumulate
+    def stages(self) -> int:
+        """GPUs over which the module is cut into stages."""
+        return self.parallel.get(PIPELINED, 1)
+
+    @property
+    def tensor(self) -> int:
+        """GPUs that share samples, and divide products of matrices."""
+        return self.parallel.get(TENSOR, 1)
 
     @property
     def global_batch(self) -> int:
         """Samples of all GPUs in a step."""
-        return self.samples * prod(size for name, size in self.axes if name in (REPLICATED, SHARDED))
+        data_parallel = prod(size for name, size in self.axes if name in (REPLICATED, SHARDED))
+        return self.micro_batch * self.accumulate * data_parallel
+
+    @property
+    def samples(self) -> float:
+        """Samples in a step for each GPU: a part of one where several share it."""
+        return self.global_batch / prod(size for _, size in self.axes)
 
 
 def factorisations(number: int, axes: Sequence[str]) -> Iterator[Axes]:
@@ -64,29 +80,40 @@ def factorisations(number: int, axes: Sequence[str]) -> Iterator[Axes]:
             yield from (((first, size), *rest) for rest in factorisations(number // size, others))
 
 
-def micro_batches(batch_size: int | None, most: int) -> Iterator[tuple[int, int]]:
-    """Yield sizes of micro-batches with how many of them a step has, the smallest first.
+def micro_batches(batch_size: int | None, most: int) -> Iterator[int]:
+    """Yield sizes of micro-batches, the smallest first: powers of two, and the whole batch.
 
     Args:
-        batch_size: samples of one GPU in a step, which powers of two and the whole batch divide; None: any, in one micro-batch.
+        batch_size: samples in a step of GPUs that have the same ones; None: any.
         most: the largest micro-batch that is yielded where the batch is not given.
     """
     size = 1
     while size <= (most if batch_size is None else batch_size):
-        if batch_size is None:
-            yield size, 1
-        elif batch_size % size == 0:
-            yield size, batch_size // size
+        yield size
         size *= 2
     if batch_size is not None and batch_size & (batch_size - 1):
-        yield batch_size, 1
+        yield batch_size
 
 
 def combinations(
-    meshes: Iterable[Axes], checkpointing: Checkpointing, micro_batch: int, accumulate: int
+    meshes: Iterable[Axes], checkpointing: Checkpointing, micro_batch: int, batch_size: int | None
 ) -> Iterator[Combination]:
-    """Yield the combinations of one program on some meshes; several micro-batches are predicted for sharded weights alone."""
-    for axes, reshard in product(meshes, (True, False)):
-        found = Combination(axes, reshard, checkpointing, micro_batch, accumulate)
-        if found.shards > 1 or (reshard and accumulate == 1):
-            yield found
+    """Yield the combinations of one program on some meshes.
+
+    Several micro-batches are predicted for sharded weights and for pipelines, whose stages keep gathered weights.
+
+    Args:
+        batch_size: samples in a step for each GPU, which micro-batches of equal size divide; None: one micro-batch, or `ROUNDS` through the
+            stages of a pipeline.
+    """
+    for axes in meshes:
+        one = Combination(axes, True, checkpointing, micro_batch)
+        accumulate, rest = ROUNDS * one.stages if one.stages > 1 else 1, 0
+        if batch_size is not None:
+            accumulate, rest = divmod(batch_size * one.stages * one.tensor, micro_batch)
+        is_sharded, is_cut = one.shards > 1, one.stages > 1
+        if rest or not accumulate or (accumulate > 1 and not (is_sharded or is_cut)):
+            continue
+        choices = [True] * (not (is_sharded and is_cut)) + [False] * is_sharded
+        for reshard in choices:
+            yield replace(one, reshard_after_forward=reshard, accumulate=accumulate)

@@ -1,7 +1,7 @@
 """Call: a task's ATen operator and its arguments; values describe where in the blocks its tensors lie."""
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -61,12 +61,16 @@ class Call:
 
     Arguments hold `Value` and `ShapeOf` in place of tensors, inside lists too. An output is None if the operator does
     not return a tensor there, or returns one that it wrote in place.
+
+    Attributes:
+        like: the call that this one repeats on other blocks, so that it takes as long; None: it was made by itself.
     """
 
     operator: str
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
     outputs: tuple[Value | None, ...]
+    like: "Call | None" = field(default=None, compare=False, repr=False)
 
 
 def resolve_operator(call: Call) -> OpOverload:
@@ -91,6 +95,19 @@ def without_blocks(argument: Any) -> Any:
     if isinstance(argument, int | float | complex):
         return repr(argument)  # 1, 1.0 and True are equal, and make different tensors
     return argument
+
+
+def on_blocks(call: Call, blocks: Mapping[int, int]) -> Call:
+    """Return the call on other blocks, by those that they take the place of, each by one of its own."""
+
+    def moved(value: Value) -> Value:
+        block = blocks.get(value.block, value.block)
+        return Value(
+            block, value.dtype, value.shape, value.stride, value.offset, value.conjugated, value.negated
+        )
+
+    args, kwargs, outputs = (map_values(part, moved) for part in (call.args, call.kwargs, call.outputs))
+    return Call(call.operator, args, kwargs, outputs, call.like or call)
 
 
 def map_values(arguments: Any, new: Callable[[Value], Value]) -> Any:

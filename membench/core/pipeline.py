@@ -98,12 +98,16 @@ class Pipeline:
     def shorter(self) -> "tuple[Pipeline, Pipeline] | None":
         """Two pipelines with fewer micro-batches, from whose steps this one's follows; None: it is short itself, or holds more memory.
 
-        Once all ranks are busy, each further round of micro-batches takes as long as the one before, and adds its inputs alone.
+        Once all ranks are busy, each further round of micro-batches takes as long as the one before, and adds its inputs alone. A round
+        is as many as there are ranks; where each has one stage and no pass is split, two are enough, of which the host may be ahead of
+        the device in one alone.
         """
-        few = (1 + self.stages // self.ranks) * self.ranks
-        if self.schedule is PipelineSchedule.GPIPE or self.micro_batches <= few + self.ranks:
+        few, round_of = (1 + self.stages // self.ranks) * self.ranks, self.ranks
+        if self.schedule is PipelineSchedule.ONE_FORWARD_ONE_BACKWARD:
+            few, round_of = self.ranks + 2, 2
+        if self.schedule is PipelineSchedule.GPIPE or self.micro_batches <= few + round_of:
             return None
-        return replace(self, micro_batches=few), replace(self, micro_batches=few + self.ranks)
+        return replace(self, micro_batches=few), replace(self, micro_batches=few + round_of)
 
     def actions(self, rank: int) -> list[Action]:
         """Return what a rank does in a step, in order."""

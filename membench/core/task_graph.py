@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from membench.core.call import Call, Value, map_values
+from membench.core.call import Call, Value, on_blocks
 from membench.core.collective import Collective
 from membench.core.convolution import Convolution
 from membench.core.errors import UnsupportedStrategy
@@ -132,6 +132,8 @@ class Block:
         host_location: its home, of an external block that is kept in host memory or on the disk: a prefetch brings it from host
             memory to the device, and it is freed without a copy back unless the step has written it. None: by its role, the
             block is on the device throughout or is made there.
+        repeats: an earlier block with the same contents, which is given back before this one is made; None: there is none.
+        pool: of PyTorch's caching allocator, which has one for each stream that makes tensors; empty: that of the compute stream.
     """
 
     index: int
@@ -140,6 +142,8 @@ class Block:
     role: Role
     layer: int
     host_location: HostLocation | None = None
+    repeats: int | None = None
+    pool: str = ""
 
     @property
     def is_part(self) -> bool:
@@ -392,24 +396,11 @@ def numbered(tasks: Iterable[Task]) -> tuple[Task, ...]:
 
 def rename_blocks(task: Task, renamed: Mapping[int, int], **changes: Any) -> Task:
     """Return the task with blocks replaced, in its call as well, and with other attributes changed."""
-
-    def of(block: int) -> int:
-        return renamed.get(block, block)
-
-    def value(item: Value) -> Value:
-        return replace(item, block=of(item.block))
-
     if renamed.keys().isdisjoint((*task.reads, *task.writes)):
         return replace(task, **changes) if changes else task
-    call = task.call
-    if call is not None:
-        parts = (call.args, call.kwargs, call.outputs)
-        call = Call(call.operator, *(map_values(part, value) for part in parts))
-    return replace(
-        task,
-        reads=tuple(dict.fromkeys(of(b) for b in task.reads)),
-        writes=tuple(dict.fromkeys(of(b) for b in task.writes)),
-        creates=tuple(of(b) for b in task.creates),
-        call=call,
-        **changes,
+    reads, writes, creates = (
+        tuple(dict.fromkeys([renamed.get(block, block) for block in blocks]))
+        for blocks in (task.reads, task.writes, task.creates)
     )
+    call = task.call and on_blocks(task.call, renamed)
+    return replace(task, reads=reads, writes=writes, creates=creates, call=call, **changes)

@@ -61,9 +61,6 @@ class Kernel:
 
 _ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 """They move nothing."""
-_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"}
-_UNKNOWN_PRODUCTS = {"convolution", "convolution_backward"}
-"""Without geometry here: of one or three dimensions, or transposed."""
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "_int_mm"}
 _PRODUCTS_WITH_SCALES = {"_scaled_mm", "int8_linear_matmul"}
 """Whose factors come first."""
@@ -117,28 +114,26 @@ _HALVES = {torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16}
 
 
 class SameKernels:
-    """A task with a call, equal to all that have the same call and differ in nothing that its kernels depend on."""
+    """A task with a call, equal to all whose call repeats the same one and which differ in nothing that their kernels depend on."""
 
-    __slots__ = ("task",)
+    __slots__ = ("key", "task")
 
     def __init__(self, task: Task) -> None:
+        assert task.call is not None
         self.task = task
+        self.key = (
+            id(task.call.like or task.call),  # a call's own hash takes longer than its kernels
+            id(task.convolution),
+            (task.moved_bytes, task.operations, task.host_bytes),
+            (task.precision, task.gradient_of),
+            tuple([block in task.creates for block in task.writes]),
+        )
 
     def __hash__(self) -> int:
-        return id(self.task.call)  # a call's own hash takes longer than its kernels
+        return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SameKernels):
-            return NotImplemented
-        one, two = self.task, other.task
-        return one is two or (
-            one.call is two.call
-            and one.convolution is two.convolution
-            and (one.moved_bytes, one.operations, one.host_bytes)
-            == (two.moved_bytes, two.operations, two.host_bytes)
-            and (one.precision, one.gradient_of) == (two.precision, two.gradient_of)
-            and (one.writes, one.creates) == (two.writes, two.creates)
-        )
+        return self.key == other.key if isinstance(other, SameKernels) else NotImplemented
 
 
 def kernels_of(task: Task) -> tuple[Kernel, ...]:

@@ -13,7 +13,9 @@ in the image of PyTorch 1.13.1 and CUDA 11.7 (examples/llm/throughput/sweep.sh),
 - flash_attn/losses/cross_entropy.py: the loss is one kernel forward and one backward, which keeps the logits in bfloat16 and writes
   a gradient of that size.
 - composer/trainer/trainer.py, metrics/nlp.py: behind the backward pass of every micro-batch two metrics compute the cross entropy
-  of the same logits, each again, within autocast and so in single precision: ten bytes for each logit at once, the logits included.
+  of the same logits, each again, within autocast: logarithms of softmax have the logits' format, as torch's ``cross_entropy_loss``
+  asks for it (aten/src/ATen/native/LossNLL.cpp), and are converted to single precision for ``nll_loss``. That is eight bytes for each
+  logit at once, the logits included.
 - composer/trainer/dist_strategy.py: `GPTBlock` is wrapped, and the rest is the root; a checkpointed block is a region without reentry
   inside of it, which PyTorch 1.13 runs again to its end. There is no `no_sync`: gradients are reduced after each micro-batch.
   The rows of H100 ran llm-foundry v0.3.0 with PyTorch 2.1 and composer 0.16, in which a region ends where all that is kept is there,
@@ -43,7 +45,7 @@ class MPT(nn.Module):
         length: the longest sequence, of which each position has its weights.
         is_checkpointed: each block is computed again in the backward pass.
         stops_early: no further than what is kept, as since PyTorch 2.1.
-        has_metrics: the program's two metrics are computed at the end of the backward pass, before the embedding's gradient.
+        has_metrics: the program's two metrics are computed behind the backward pass.
     """
 
     def __init__(
@@ -69,13 +71,14 @@ class MPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits (batch, length, vocabulary)."""
         positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        features = self.words(tokens) + self.positions(positions)
         outputs: list[Tensor] = []
+        words: Tensor = self.words.weight
         if self.has_metrics and torch.is_grad_enabled():
-            features = _Metrics.apply(features, tokens, outputs)
+            words = _Metrics.apply(words, tokens, outputs)
+        features = functional.embedding(tokens, words) + self.positions(positions)
         for block in self.blocks:
             features = self._computed(block, features)
-        logits = functional.linear(self.norm(features), self.words.weight)
+        logits = functional.linear(self.norm(features), words)
         outputs.append(logits.detach())
         return logits
 
@@ -161,13 +164,16 @@ class DecoupledAdamW(torch.optim.Optimizer):
 
 
 class _Metrics(torch.autograd.Function):
-    """Changes nothing; its backward pass computes the metrics of outputs that the forward pass has appended meanwhile."""
+    """Changes nothing; its backward pass computes the metrics of outputs that the forward pass has appended meanwhile.
+
+    It is the embedding's, whose gradient is the last to be complete.
+    """
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, tokens: Tensor, outputs: list[Tensor]) -> Tensor:
+    def forward(ctx: Any, words: Tensor, tokens: Tensor, outputs: list[Tensor]) -> Tensor:
         ctx.save_for_backward(tokens)
         ctx.outputs = outputs
-        return features.view_as(features)
+        return words.view_as(words)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -175,5 +181,6 @@ class _Metrics(torch.autograd.Function):
         [logits] = ctx.outputs
         flat = logits.view(-1, logits.shape[-1])
         for _ in range(_METRICS):
-            functional.cross_entropy(flat.float(), tokens.reshape(-1), reduction="sum")
+            likelihoods = functional.log_softmax(flat, dim=-1)
+            functional.nll_loss(likelihoods.float(), tokens.reshape(-1), reduction="sum")
         return gradients[0], None, None

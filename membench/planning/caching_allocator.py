@@ -124,9 +124,8 @@ class PiecePool:
         for neighbour in (piece.before, piece.behind):
             if neighbour and neighbour.is_free and neighbour.is_mapped == piece.is_mapped:
                 self._pieces_like(piece).remove(neighbour)
-                left = min(piece, neighbour, key=lambda item: item.address)
-                left.absorb_behind()
-                piece = left
+                piece = piece if piece.address < neighbour.address else neighbour
+                piece.absorb_behind()
         self._pieces_like(piece).add(piece)
         return piece
 
@@ -166,7 +165,9 @@ class CachingAllocator(ABC):
         """
         unit_bytes = rounded(size_bytes, UNIT_BYTES)
         is_small = unit_bytes <= SMALL_REQUEST_BYTES
-        pool = self._pools.setdefault((stream, is_small), PiecePool(is_small=is_small))
+        pool = self._pools.get((stream, is_small))
+        if pool is None:
+            pool = self._pools[stream, is_small] = PiecePool(is_small=is_small)
         piece = self._best_fit(pool, unit_bytes)
         if piece:
             pool.take(piece)

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from membench.core.call import Value
 from membench.core.opened import objects_in
-from membench.core.schedule import Schedule
+from membench.core.schedule import Hold, Schedule
 from membench.core.task_graph import Role, TaskGraph
 from membench.core.torch_internals import tree_leaves
-from membench.planning.liveness import live_bytes, residencies, workspace_bytes
+from membench.planning.liveness import live_bytes, residencies, spaces, workspace_bytes
 
 _HOLDERS: Mapping[Role, str] = {
     Role.WEIGHT: "weights",
@@ -54,8 +54,16 @@ def held_bytes(schedule: Schedule) -> dict[str, NDArray[np.int64]]:
 
 def held_at_peak_bytes(schedule: Schedule) -> dict[str, int]:
     """Return what each holder has at the schedule's first peak; together they are its peak. Holders of nothing are left out."""
-    by_holder, peak = held_bytes(schedule), _first_peak(schedule)
-    return {name: int(held[peak]) for name, held in by_holder.items() if held[peak]}
+    graph, live = schedule.graph, live_bytes(schedule)
+    peak = live.index(max(live))
+    so_far = schedule.instructions[: peak + 1]
+    held = dict.fromkeys((FRAMEWORK, *map(holder_of, Role), WORKSPACE, UNUSED), 0)
+    held[FRAMEWORK] = graph.overhead_bytes
+    for block, size_bytes in spaces(schedule, until=peak + 1).items():
+        held[holder_of(graph.blocks[block].role)] += size_bytes
+    held[UNUSED] = next((item.size_bytes for item in reversed(so_far) if isinstance(item, Hold)), 0)
+    held[WORKSPACE] = live[peak] - sum(held.values())
+    return {name: size_bytes for name, size_bytes in held.items() if size_bytes}
 
 
 def activations_at_peak_bytes(schedule: Schedule) -> dict[str, int]:

@@ -44,6 +44,32 @@ def residencies(schedule: Schedule, *, until: int | None = None) -> Iterator[tup
                 yield block, False
 
 
+def spaces(schedule: Schedule, *, until: int | None = None) -> dict[int, int]:
+    """Return the bytes of the space of each block that is on the device.
+
+    Args:
+        until: the position of the first instruction to leave out.
+    """
+    graph = schedule.graph
+    found = {block.index: block.size_bytes for block in graph.blocks if block.is_external}
+    for instruction in schedule.instructions[:until]:
+        opened: tuple[int, ...] = ()
+        match instruction:
+            case Compute(task):
+                opened = graph.tasks[task].creates
+            case Prefetch(block) | Decode(block) | Encode(encoded=block):
+                opened = (block,)
+            case Reserve(block, size_bytes):
+                found[block] = size_bytes
+            case Reuse(block, dead):
+                found[block] = found.pop(dead)
+            case Free(block):
+                del found[block]
+        for block in opened:
+            found.setdefault(block, graph.blocks[block].size_bytes)
+    return found
+
+
 def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list[int]:
     """Return the bytes in use during each instruction, workspace included.
 

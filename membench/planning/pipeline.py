@@ -9,6 +9,7 @@ In `TaskGraph.plain` lifetimes are those of torch.distributed.pipelining: inputs
 pass of their micro-batch has ended, and what was sent back until the next action has.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -117,6 +118,7 @@ class _Rank:
         self._tasks: list[Task] = []
         self._layers: list[str] = []
         self._copies: dict[tuple[int, int, int], int] = {}
+        self._known: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)  # of `_block`
         self._layer_copies: dict[tuple[int, int], int] = {}
         self._totals: dict[int, Value] = {}
         self.callers = {
@@ -169,6 +171,12 @@ class _Rank:
     # ---- blocks and layers of a micro-batch ---------------------------------------------------------
 
     def _block(self, block: int, action: Action) -> int:
+        known = self._known[action.stage, action.micro_batch]
+        if block not in known:
+            known[block] = self._copy(block, action)
+        return known[block]
+
+    def _copy(self, block: int, action: Action) -> int:
         role = self._graph.blocks[block].role
         stage = ALL if role in EXTERNAL_ROLES else action.stage
         micro_batch = ALL if role in _SHARED else action.micro_batch
@@ -196,10 +204,11 @@ class _Rank:
 
     def _copied(self, task: Task, action: Action) -> Task:
         """Return a task on the blocks of a micro-batch; what passes between stages outlives it."""
-        touched = {*task.reads, *task.writes, *task.releases}
+        for block in (*task.reads, *task.writes, *task.releases):
+            self._block(block, action)
         return rename_blocks(
             task,
-            {block: self._block(block, action) for block in touched},
+            self._known[action.stage, action.micro_batch],
             index=len(self._tasks),
             name=f"{self._prefix(action)}{task.name}",
             layer=self._layer(task.layer, action),

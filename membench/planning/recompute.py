@@ -228,12 +228,17 @@ class _Recomputation:
 
 def _second_time(graph: TaskGraph, task: Task) -> Task | None:
     """Return a task of the forward pass in the form that can run a second time; None where there is none."""
-    if task.phase is not Phase.FORWARD or task.collective:
-        return None  # all ranks take part in a collective
+    if task.phase is not Phase.FORWARD or (task.collective and not _gathers_weights(graph, task)):
+        return None
     if task.random:
         return _from_mask(graph, task)
     updated = [block for block in task.writes if graph.blocks[block].role in EXTERNAL_ROLES]
     return _without_statistics(task, updated) if updated else task
+
+
+def _gathers_weights(graph: TaskGraph, task: Task) -> bool:
+    """Return whether a task fills only gathered weights and buffers of them, as it can at any time: all ranks run the same schedule."""
+    return all(graph.blocks[block].role is Role.GATHERED for block in task.writes)
 
 
 def _from_mask(graph: TaskGraph, task: Task) -> Task | None:

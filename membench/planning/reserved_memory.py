@@ -14,11 +14,14 @@ weight. An optimizer's state is requested by the first task that uses it. The li
 `membench.cost.library_memory`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from membench.core.device import DeviceProfile
 from membench.core.schedule import (
+    COMPUTE_STREAM,
     Compute,
     Decode,
     Encode,
@@ -30,7 +33,7 @@ from membench.core.schedule import (
     Reuse,
     Schedule,
 )
-from membench.core.task_graph import ARGUMENT_ROLES, RESULT_ROLES, Block, Phase, Role, Task
+from membench.core.task_graph import ARGUMENT_ROLES, RESULT_ROLES, Block, Phase, Role, Task, TaskGraph
 from membench.cost.library_memory import (
     PRODUCT_WORKSPACE_BYTES,
     convolution_workspace_bytes,
@@ -74,12 +77,13 @@ def reserved_memory(
     Raises:
         OutOfMemory: the training does not fit the allocator's device.
     """
-    script = _Script(allocator, device)
+    script = _Script(allocator)
+    runs = [(run.schedule, list(_requests(run.schedule, device)), min(run.count, steps)) for run in plan]
     for _ in range(steps):
         script.begin_step()
-        for run in plan:
-            for _ in range(min(run.count, steps)):
-                script.play(run.schedule)
+        for schedule, requests, count in runs:
+            for _ in range(count):
+                script.play(schedule.graph, requests)
     return script.peaks
 
 
@@ -90,9 +94,8 @@ class _Script:
         peaks: of memory so far.
     """
 
-    def __init__(self, allocator: CachingAllocator, device: DeviceProfile) -> None:
+    def __init__(self, allocator: CachingAllocator) -> None:
         self._allocator = allocator
-        self._device = device
         self._product_workspaces: set[bool] = set()  # of which threads: whether it is autograd's
         self._kept: dict[tuple[str, Role], int] = {}  # addresses of what outlives a run, by name and role
         self._addresses: dict[int, int] = {}  # of a run's blocks, by index
@@ -104,30 +107,14 @@ class _Script:
         for kept in [kept for kept in self._kept if kept[1] in ARGUMENT_ROLES | RESULT_ROLES]:
             self._allocator.free(self._kept.pop(kept))
 
-    def play(self, schedule: Schedule) -> None:
+    def play(self, graph: TaskGraph, requests: Sequence["_Request"]) -> None:
         """Play a step, or one micro-batch of it."""
-        graph = schedule.graph
         of_step = [block for block in graph.blocks if block.is_external]
         late = frozenset({Role.OPTIMIZER_STATE})
-        self._keep(block for block in of_step if block.role not in ARGUMENT_ROLES | late)
-        self._keep(block for block in of_step if block.role in ARGUMENT_ROLES)
-        sizes: dict[int, int] = {}  # of spaces that are larger than their block
-        for instruction in schedule.instructions:
-            match instruction:
-                case Compute(task) if not graph.tasks[task].on_host:
-                    self._compute(schedule, graph.tasks[task], sizes)
-                case Prefetch(block) | Decode(block) | Encode(encoded=block):
-                    self._open(graph.blocks[block], sizes)
-                case Reserve(block, size_bytes):
-                    sizes[block] = size_bytes
-                case Reuse(block, dead):
-                    self._addresses[block] = self._addresses.pop(dead)
-                case Free(block):
-                    self._allocator.free(self._addresses.pop(block))
-                case Hold(size_bytes):
-                    if self._hold is not None:
-                        self._allocator.free(self._hold)
-                    self._hold = self._allocate(size_bytes) if size_bytes else None
+        self.keep(block for block in of_step if block.role not in ARGUMENT_ROLES | late)
+        self.keep(block for block in of_step if block.role in ARGUMENT_ROLES)
+        for method, arguments in requests:
+            method(self, *arguments)
         for index, address in self._addresses.items():  # results, which the caller holds
             kept = graph.blocks[index].name, graph.blocks[index].role
             if kept in self._kept:
@@ -135,49 +122,108 @@ class _Script:
             self._kept[kept] = address
         self._addresses.clear()
 
-    def _compute(self, schedule: Schedule, task: Task, sizes: dict[int, int]) -> None:
-        blocks = schedule.graph.blocks
-        touched = (blocks[b] for b in (*task.reads, *task.writes))
-        self._keep(b for b in touched if b.role is Role.OPTIMIZER_STATE and not b.host_location)
-        for block in task.creates:
-            self._open(blocks[block], sizes)
-        if has_product(task) and (thread := task.phase is Phase.BACKWARD) not in self._product_workspaces:
-            self._product_workspaces.add(thread)
-            self._allocate(PRODUCT_WORKSPACE_BYTES)
-        workspaces = [self._allocate(size) for size in self._workspaces(schedule, task)]
-        for address in workspaces:
-            self._allocator.free(address)
-
-    def _workspaces(self, schedule: Schedule, task: Task) -> Iterator[int]:
-        """Yield the sizes of the requests of a task's workspace."""
-        rest_bytes = max(task.workspace_bytes, convolution_workspace_bytes(task, self._device))
-        if task.phase is Phase.UPDATE:
-            blocks = (schedule.graph.blocks[b] for b in task.writes)
-            weights = [block.size_bytes for block in blocks if block.role is Role.WEIGHT]
-            while weights and rest_bytes >= sum(weights):
-                yield from weights
-                rest_bytes -= sum(weights)
-        if rest_bytes:
-            yield rest_bytes
-
-    def _keep(self, blocks: Iterable[Block]) -> None:
+    def keep(self, blocks: Iterable[Block]) -> None:
+        """Have blocks that outlive the run, from their first use on."""
         for block in blocks:
             kept = block.name, block.role
             if kept not in self._kept and block.size_bytes:
-                self._kept[kept] = self._allocate(block.size_bytes)
+                self._kept[kept] = self._allocate(block.size_bytes, block.pool)
 
-    def _open(self, block: Block, sizes: dict[int, int]) -> None:
+    def open(self, block: int, size_bytes: int, pool: str) -> None:
         """Open a space for a block, unless one was taken over for it."""
-        if block.index not in self._addresses:
-            self._addresses[block.index] = self._allocate(sizes.pop(block.index, block.size_bytes) or 1)
+        if block not in self._addresses:
+            self._addresses[block] = self._allocate(size_bytes or 1, pool)
 
-    def _allocate(self, size_bytes: int) -> int:
-        address, allocator = self._allocator.allocate(size_bytes), self._allocator
+    def take_over(self, block: int, dead: int) -> None:
+        """Give the space of a dead block to another."""
+        self._addresses[block] = self._addresses.pop(dead)
+
+    def free(self, block: int) -> None:
+        """Close a block's space."""
+        self._allocator.free(self._addresses.pop(block))
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold that much of a pool."""
+        if self._hold is not None:
+            self._allocator.free(self._hold)
+        self._hold = self._allocate(size_bytes) if size_bytes else None
+
+    def multiply(self, *, is_backward: bool) -> None:
+        """Have the workspace of products of matrices, which a thread keeps from its first one on."""
+        if is_backward not in self._product_workspaces:
+            self._product_workspaces.add(is_backward)
+            self._allocate(PRODUCT_WORKSPACE_BYTES)
+
+    def use(self, workspaces: Sequence[int]) -> None:
+        """Take a task's workspaces, and give them back."""
+        for address in [self._allocate(size_bytes) for size_bytes in workspaces]:
+            self._allocator.free(address)
+
+    def _allocate(self, size_bytes: int, pool: str = "") -> int:
+        allocator = self._allocator
+        address = allocator.allocate(size_bytes, stream=pool or COMPUTE_STREAM)
         peaks, is_peak = self.peaks, allocator.reserved_bytes > self.peaks.reserved_bytes
-        unused_bytes = allocator.reserved_bytes - allocator.allocated_bytes
-        self.peaks = ReservedMemory(
-            max(peaks.allocated_bytes, allocator.allocated_bytes),
-            max(peaks.reserved_bytes, allocator.reserved_bytes),
-            unused_bytes if is_peak else peaks.fragmentation_bytes,
-        )
+        if is_peak or allocator.allocated_bytes > peaks.allocated_bytes:
+            unused_bytes = allocator.reserved_bytes - allocator.allocated_bytes
+            self.peaks = ReservedMemory(
+                max(peaks.allocated_bytes, allocator.allocated_bytes),
+                max(peaks.reserved_bytes, allocator.reserved_bytes),
+                unused_bytes if is_peak else peaks.fragmentation_bytes,
+            )
         return address
+
+
+_Request = tuple[Callable[..., None], tuple[Any, ...]]
+"""A method of `_Script`, and its arguments."""
+
+
+def _requests(schedule: Schedule, device: DeviceProfile) -> Iterator[_Request]:
+    """Yield what a run asks of the script, in order: the same in each step."""
+    graph = schedule.graph
+    sizes: dict[int, int] = {}  # of spaces that are larger than their block
+    for instruction in schedule.instructions:
+        match instruction:
+            case Compute(task) if not graph.tasks[task].on_host:
+                yield from _of_task(graph.tasks[task], graph, sizes, device)
+            case Free(block):
+                yield _Script.free, (block,)
+            case Prefetch(block) | Decode(block) | Encode(encoded=block):
+                yield _opening(graph.blocks[block], sizes)
+            case Reserve(block, size_bytes):
+                sizes[block] = size_bytes
+            case Reuse(block, dead):
+                yield _Script.take_over, (block, dead)
+            case Hold(size_bytes):
+                yield _Script.hold, (size_bytes,)
+
+
+def _of_task(
+    task: Task, graph: TaskGraph, sizes: dict[int, int], device: DeviceProfile
+) -> Iterator[_Request]:
+    touched = (graph.blocks[block] for block in (*task.reads, *task.writes))
+    states = [each for each in touched if each.role is Role.OPTIMIZER_STATE and not each.host_location]
+    if states:
+        yield _Script.keep, (states,)
+    for block in task.creates:
+        yield _opening(graph.blocks[block], sizes)
+    if has_product(task):
+        yield partial(_Script.multiply, is_backward=task.phase is Phase.BACKWARD), ()
+    if workspaces := tuple(_workspaces(task, graph, device)):
+        yield _Script.use, (workspaces,)
+
+
+def _opening(block: Block, sizes: dict[int, int]) -> _Request:
+    return _Script.open, (block.index, sizes.pop(block.index, block.size_bytes), block.pool)
+
+
+def _workspaces(task: Task, graph: TaskGraph, device: DeviceProfile) -> Iterator[int]:
+    """Yield the sizes of the requests of a task's workspace."""
+    rest_bytes = max(task.workspace_bytes, convolution_workspace_bytes(task, device))
+    if task.phase is Phase.UPDATE:
+        blocks = (graph.blocks[block] for block in task.writes)
+        weights = [block.size_bytes for block in blocks if block.role is Role.WEIGHT]
+        while weights and rest_bytes >= sum(weights):
+            yield from weights
+            rest_bytes -= sum(weights)
+    if rest_bytes:
+        yield rest_bytes

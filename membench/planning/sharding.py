@@ -6,15 +6,17 @@
 Collectives are tasks on a stream of their own. Gathered weights are blocks of the step, once for each pass, and so are the buffers
 of the collectives; a rank's shards of weights, gradients and the optimizer's states take the place of the whole ones. In
 `TaskGraph.plain` the positions and `Task.releases` are those of torch: the weights of one module are gathered ahead, in both passes,
-and the buffer of a reduction is given back when the next one begins.
+and the buffer of a reduction is given back when the next one begins. There, `Block.pool` is the stream on which torch makes a tensor
+(``foreach_all_gather`` and ``foreach_reduce`` of FSDP2, ``_unshard`` and ``_post_backward_hook`` of FSDP1): shards that are sent, what
+is gathered of them, and what is reduced do not lie between activations.
 
 After Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023, Section 3.3.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
 from math import ceil, prod
 
 import torch
@@ -30,7 +32,6 @@ from membench.core.task_graph import (
     Role,
     Task,
     TaskGraph,
-    numbered,
     rename_blocks,
 )
 from membench.planning.collective_calls import (
@@ -47,6 +48,9 @@ from membench.planning.collective_calls import (
 from membench.planning.weight_groups import WeightGroup, common_name, tasks_by_block
 
 _ROOT = "root"
+
+_SENT, _GATHERED, _REDUCED = "shards", "all-gather", "reduction"
+"""Pools of torch's streams."""
 
 _WIDE = (torch.float32, torch.bfloat16)
 """Formats in which a sum over ranks does not overflow, so that it is divided afterwards; others are divided before, too."""
@@ -103,7 +107,7 @@ class _Sharded:
         return replace(
             self._graph,
             blocks=tuple(self._blocks),
-            tasks=numbered(self._tasks()),
+            tasks=tuple(self._tasks()),
             gradients=tuple(self._gradients.items()),
         )
 
@@ -151,7 +155,7 @@ class _Sharded:
         layer = self._blocks[next(iter(gradients.values())).block].layer
         role = Role.ACCUMULATED if self._sharding.accumulates else Role.WEIGHT_GRADIENT
         offset = 0
-        index = self._add(f"{group.name}:gradient shards", 0, role, layer)
+        index = self._add(f"{group.name}:gradient shards", 0, role, layer, _REDUCED)
         for name, value in gradients.items():
             first, *others = value.shape or (1,)
             shape = ceil(first / self._sharding.ranks), *others
@@ -172,11 +176,17 @@ class _Sharded:
             suffix = " in the backward pass" if is_backward and group.forward else ""
             gathered_bytes = self._gathered_bytes(group.weights)
             sent_bytes = ceil(gathered_bytes / self._sharding.ranks)
-            sent = self._add(f"{group.name}:shards{suffix}", sent_bytes, Role.GATHERED, layer)
+            sent = self._add(f"{group.name}:shards{suffix}", sent_bytes, Role.GATHERED, layer, _SENT)
+            own_pool = "" if self._sharding.copies_out else _GATHERED
             shards = tuple(block.index for block in group.weights)
             gathered = [
                 self._add(
-                    f"{block.name}:gathered{suffix}", self._gathered_bytes([block]), Role.GATHERED, layer
+                    f"{block.name}:gathered{suffix}",
+                    self._gathered_bytes([block]),
+                    Role.GATHERED,
+                    layer,
+                    repeats=self._renamed[False].get(block.index) if is_backward else None,
+                    pool=own_pool,
                 )
                 for block in group.weights
             ]
@@ -185,7 +195,9 @@ class _Sharded:
             output = tuple(gathered)
             if self._sharding.copies_out:
                 output = (
-                    self._add(f"{group.name}:all-gather{suffix}", gathered_bytes, Role.GATHERED, layer),
+                    self._add(
+                        f"{group.name}:all-gather{suffix}", gathered_bytes, Role.GATHERED, layer, _SENT
+                    ),
                 )
             collective = Collective(CollectiveKind.ALL_GATHER, gathered_bytes, self._sharding.axis)
             gather = self._collective(group, phase, layer, (sent,), output, collective, suffix)
@@ -259,11 +271,12 @@ class _Sharded:
             if self._sharding.accumulates:
                 due.append(self._accumulation(group, layer, reduced, shards))
             before = sent
-        behind = self._behind[len(self._graph.tasks) - 1]
-        behind += due  # the compute stream does not wait for reductions before
-        if before is not None:
-            last = behind or self._behind[groups[-1].ready or 0]
-            last[-1] = replace(last[-1], releases=(*last[-1].releases, before))
+        if (
+            before is not None
+        ):  # the compute stream waits for reductions at the end of the backward pass, not before
+            behind = self._behind[groups[-1].ready or 0]
+            behind += due
+            behind[-1] = replace(behind[-1], releases=(*behind[-1].releases, before))
 
     def _reduction(
         self,
@@ -338,7 +351,8 @@ class _Sharded:
 
     def _added_to(self, shard: int) -> int:
         block = self._blocks[shard]
-        return self._add(f"{block.name} of a micro-batch", block.size_bytes, Role.GRADIENT, block.layer)
+        name = f"{block.name} of a micro-batch"
+        return self._add(name, block.size_bytes, Role.GRADIENT, block.layer, _REDUCED)
 
     def _accumulation(
         self, group: WeightGroup, layer: int, reduced: Sequence[int], shards: Sequence[int]
@@ -352,17 +366,23 @@ class _Sharded:
         assert value is not None
         return value.block
 
-    def _tasks(self) -> Iterable[Task]:
+    def _tasks(self) -> Iterator[Task]:
         """Yield all tasks in order."""
+        index = count()
         for task in self._graph.tasks:
-            yield from self._added(self._before[task.index])
-            renamed = rename_blocks(task, self._renamed[task.phase in AFTER_THE_LOSS])
-            given_back = self._released[task.index] if self._is_plain else []
-            yield replace(renamed, releases=(*renamed.releases, *given_back)) if given_back else renamed
-            yield from self._added(self._behind[task.index])
+            for added in self._before[task.index]:
+                yield replace(added, index=next(index), releases=self._freed(added.releases))
+            yield rename_blocks(
+                task,
+                self._renamed[task.phase in AFTER_THE_LOSS],
+                index=next(index),
+                releases=(*task.releases, *self._freed(self._released[task.index])),
+            )
+            for added in self._behind[task.index]:
+                yield replace(added, index=next(index), releases=self._freed(added.releases))
 
-    def _added(self, tasks: Sequence[Task]) -> Iterable[Task]:
-        return tasks if self._is_plain else (replace(task, releases=()) for task in tasks)
+    def _freed(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        return tuple(blocks) if self._is_plain else ()
 
     @property
     def _is_plain(self) -> bool:
@@ -393,9 +413,14 @@ class _Sharded:
             -1, name, Kind.OTHER, phase, layer, reads=reads, writes=tuple(creates), creates=tuple(creates), collective=collective,
         )  # fmt: skip
 
-    def _add(self, name: str, size_bytes: int, role: Role, layer: int) -> int:
-        """Add a block, and return its index."""
-        self._blocks.append(Block(len(self._blocks), name, size_bytes, role, layer))
+    def _add(
+        self, name: str, size_bytes: int, role: Role, layer: int, pool: str = "", repeats: int | None = None
+    ) -> int:
+        """Add a block, and return its index; other engines than torch's have one pool."""
+        own_pool = pool if self._is_plain else ""
+        self._blocks.append(
+            Block(len(self._blocks), name, size_bytes, role, layer, repeats=repeats, pool=own_pool)
+        )
         return len(self._blocks) - 1
 
     def _kept_dtype(self, computed: torch.dtype) -> torch.dtype:

@@ -90,8 +90,7 @@ class Stages:
         return frozenset(block for part in parts for block in (*self.received[part], *self.sent[part]))
 
     def _first_layer(self, name: str) -> int:
-        layers = enumerate(self._graph.layers)
-        first = next((at for at, layer in layers if layer == name or layer.startswith(f"{name}.")), None)
+        first = first_layer(self._graph, name)
         if first is None:
             raise UnsupportedModel(
                 name, "a stage would begin with it, but it computes nothing", "cut the module elsewhere"
@@ -142,3 +141,9 @@ class Stages:
                 wanted.update(task.reads)
                 overwritten.update(set(task.writes).difference(task.creates))
         return needed
+
+
+def first_layer(graph: TaskGraph, name: str) -> int | None:
+    """Return the first layer that belongs to a module; None: there is none."""
+    layers = enumerate(graph.layers)
+    return next((at for at, layer in layers if layer == name or layer.startswith(f"{name}.")), None)

@@ -14,7 +14,7 @@ They have no call: a simulator times them, and in a step that runs for real the 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
 from membench.core.errors import MembenchError
@@ -171,7 +171,8 @@ def _last_uses(graph: TaskGraph, updates: list[Task]) -> list[int]:
 def _last_needs(graph: TaskGraph, updates: list[Task]) -> list[int]:
     """Return `_last_uses`, or later tasks that read what the forward pass has made of the weights.
 
-    A method may drop that and compute it again from the weights, which must not have changed by then.
+    A method may drop that and compute it again from the weights, which must not have changed by then. A gradient that a collective
+    makes is not waited for before the device waits for that collective anyway.
     """
     made_of = [0] * len(graph.blocks)  # bit by bit, the tasks of the update whose weights a block is made of
     for number, task in enumerate(updates):
@@ -191,7 +192,27 @@ def _last_needs(graph: TaskGraph, updates: list[Task]) -> list[int]:
             number = needed.bit_length() - 1
             last_needs[number] = max(last_needs[number], task.index)
             needed ^= 1 << number
-    return last_needs
+    writer = {block: task for task in graph.tasks for block in task.writes}
+    makers = ((writer[block] for block in task.reads if block in writer) for task in updates)
+    return [
+        max([last, *map(partial(_arrival, graph), of)]) for last, of in zip(last_needs, makers, strict=True)
+    ]
+
+
+def _arrival(graph: TaskGraph, made_by: Task) -> int:
+    """Return the task behind which what a task has made is there.
+
+    Of a collective: behind those that are issued where memory that it uses is given back, which the device waits for anyway.
+    """
+    if made_by.collective is None:
+        return made_by.index
+    used = {*made_by.reads, *made_by.writes}
+    later = graph.tasks[made_by.index + 1 :]
+    end = len(graph.tasks) - 1
+    arrival = next((task.index for task in later if not used.isdisjoint((*task.reads, *task.writes))), end)
+    while arrival < end and graph.tasks[arrival + 1].collective:
+        arrival += 1
+    return arrival
 
 
 def _with_freed(graph: TaskGraph, update: Update, tasks: list[Task]) -> TaskGraph:

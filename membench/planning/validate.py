@@ -383,7 +383,8 @@ class _Walk:
         return self.clocks[stream].get(access[0], -1) >= access[1]
 
     def _check_budget(self, workspace_bytes: int = 0) -> None:
-        workspace_bytes += sum(max(sizes.values(), default=0) for sizes in self.workspaces.values())
+        for sizes in self.workspaces.values():
+            workspace_bytes += max(sizes.values(), default=0)
         needed = self.live_bytes + self.held_bytes + workspace_bytes
         self.peak_bytes = max(self.peak_bytes, needed)
         if needed > self.schedule.peak_bytes:

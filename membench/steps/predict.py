@@ -109,9 +109,17 @@ class Predictor:
         """
         ranks = self._ranks
         if ranks is not None and ranks.pipeline is not None:
-            cost = rank_cost(device, self._efficiency, machine, ranks)
             with without_collection():  # which would look through millions of objects again and again
-                return self._of_pipeline(ranks.pipeline, cost, device)
+                return predict_pipeline(
+                    self._captures.graph_at(self._captures.workload.batch_size),
+                    ranks.pipeline,
+                    self._strategy,
+                    device,
+                    rank_cost(device, self._efficiency, machine, ranks),
+                    ranks,
+                    lambda: None if self._by is None else CapturedUpdate(self._by, self.module),
+                    self._budget_bytes,
+                )
         return predict_graphs(
             self._captures.graph_at,
             self._captures.workload.batch_size,
@@ -124,42 +132,61 @@ class Predictor:
             ranks=self._ranks,
         )
 
-    def _of_pipeline(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> Prediction:
-        """Return the prediction of the rank with the greatest memory, with those of all places in a pipeline."""
-        if pipeline.shorter is None:
-            return of_stages(self._stages(pipeline, cost, device))
-        few, more = (self._stages(each, cost, device) for each in pipeline.shorter)
-        rounds = (pipeline.micro_batches - pipeline.shorter[0].micro_batches) / pipeline.ranks
-        return of_stages(after_rounds(rounds, *each) for each in zip(few, more, strict=True))
 
-    def _stages(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> list[Prediction]:
-        """Return the prediction of each place in a pipeline, whose step ends with that of the last rank."""
-        whole = self._captures.graph_at(self._captures.workload.batch_size)
-        if isinstance(self._strategy, PyTorch):
-            whole = whole.plain_alone
-        plans = []
-        for rank in pipelined(whole, pipeline):
-            graph = rank_graph(rank.graph, self._ranks)
-            update = None if self._by is None else CapturedUpdate(self._by, self.module)
-            batch_size = graph.batch_size
-            plans.append(
-                plan_step(
-                    {batch_size: graph}.__getitem__,
-                    batch_size,
-                    self._strategy,
-                    cost,
-                    self._budget_bytes,
-                    update=update,
-                )
-            )
-        steps = simulated_pipeline(plans, cost)
-        step_time_s = max(step.step_time_s for step in steps)
-        stages = []
-        for runs, step in zip(plans, steps, strict=True):
-            alone = predicted(runs, step, device)
-            utilization = alone.utilization * alone.step_time_s / step_time_s
-            stages.append(replace(alone, step_time_s=step_time_s, utilization=utilization))
-        return stages
+def predict_pipeline(
+    whole: TaskGraph,
+    pipeline: Pipeline,
+    strategy: Strategy,
+    device: DeviceProfile,
+    cost: CostModel,
+    ranks: Ranks,
+    update: Callable[[], UpdateOf | None],
+    budget_bytes: int | None = None,
+) -> Prediction:
+    """Return the prediction of the rank with the greatest memory, with those of all places in a pipeline.
+
+    Args:
+        whole: the captured graph of a micro-batch, whose loss is scaled to its part of the step.
+        update: returns a new one for each rank.
+    """
+
+    def places(each: Pipeline) -> list[Prediction]:
+        return _places(whole, each, strategy, device, cost, ranks, update, budget_bytes)
+
+    if pipeline.shorter is None:
+        return of_stages(places(pipeline))
+    few, more = map(places, pipeline.shorter)
+    first, second = (each.micro_batches for each in pipeline.shorter)
+    rounds = (pipeline.micro_batches - first) / (second - first)
+    return of_stages(after_rounds(rounds, *each) for each in zip(few, more, strict=True))
+
+
+def _places(
+    whole: TaskGraph,
+    pipeline: Pipeline,
+    strategy: Strategy,
+    device: DeviceProfile,
+    cost: CostModel,
+    ranks: Ranks,
+    update: Callable[[], UpdateOf | None],
+    budget_bytes: int | None,
+) -> list[Prediction]:
+    """Return the prediction of each place in a pipeline, whose step ends with that of the last rank."""
+    if isinstance(strategy, PyTorch):
+        whole = whole.plain_alone
+    plans = []
+    for rank in pipelined(whole, pipeline):
+        graph = rank_graph(rank.graph, ranks)
+        graphs = {graph.batch_size: graph}.__getitem__
+        plans.append(plan_step(graphs, graph.batch_size, strategy, cost, budget_bytes, update=update()))
+    steps = simulated_pipeline(plans, cost)
+    step_time_s = max(step.step_time_s for step in steps)
+    places = []
+    for runs, step in zip(plans, steps, strict=True):
+        alone = predicted(runs, step, device)
+        utilization = alone.utilization * alone.step_time_s / step_time_s
+        places.append(replace(alone, step_time_s=step_time_s, utilization=utilization))
+    return places
 
 
 def predict_graphs(
@@ -206,7 +233,9 @@ def rank_graph(graph: TaskGraph, ranks: Ranks | None) -> TaskGraph:
     if ranks.sharding:
         return shard(graph, ranks.sharding)
     if REPLICATED in ranks.mesh.sizes:
-        return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED])
+        sizes = {"first_bytes": ranks.bucket_bytes, "bucket_bytes": ranks.bucket_bytes}
+        buckets = {name: size for name, size in sizes.items() if size is not None}
+        return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED], **buckets)
     return graph
 
 

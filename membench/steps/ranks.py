@@ -32,9 +32,11 @@ class Ranks:
     Attributes:
         mesh: their cluster, and its axes.
         sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
-        accumulate: micro-batches of a step, one after another.
-        pipeline: stages, which pass micro-batches to each other; None: there is one.
+        accumulate: micro-batches of a step with shards, one after another.
+        pipeline: stages, which pass micro-batches to each other; None: there is one. A single one has the micro-batches of a step
+            without shards, whose gradients are exchanged behind the last.
         tensor: how the module is divided before it is captured; None: it is captured as it is.
+        bucket_bytes: from which on a bucket of gradients is exchanged; None: those of DistributedDataParallel.
     """
 
     mesh: Mesh
@@ -42,6 +44,7 @@ class Ranks:
     accumulate: int = 1
     pipeline: Pipeline | None = None
     tensor: TensorParallel | None = None
+    bucket_bytes: int | None = None
 
     @property
     def data_parallel(self) -> int:
@@ -64,6 +67,8 @@ def ranks_of(
     copies_out: bool = True,
     in_between: bool = False,
     tensor_parallel: Plan | None = None,
+    end_blocks: int = 1,
+    bucket_bytes: int | None = None,
 ) -> Ranks:
     """Return the ranks of a step, whose shards have the precision of the module's weights; see `membench.predict`.
 
@@ -73,6 +78,8 @@ def ranks_of(
         pipeline, stages: see `membench.predict`.
         reduce_dtype, copies_out, in_between: see `Sharding`.
         tensor_parallel: see `TensorParallel`; of a module that is divided already it is not needed.
+        end_blocks: see `stage_begins`.
+        bucket_bytes: see `Ranks`.
 
     Raises:
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
@@ -87,6 +94,7 @@ def ranks_of(
     mesh = Mesh(replace(cluster, hosts=nodes), axes)
     classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
     sharding, stage_ranks = None, parallel.get(PIPELINED, 1)
+    is_sharded = parallel.get(SHARDED, 1) > 1
     cut = None
     if stage_ranks > 1:
         if reshard_after_forward:
@@ -100,10 +108,14 @@ def ranks_of(
             pipeline,
             stages,
             accumulate,
-            reduce_dtype if parallel.get(SHARDED, 1) > 1 else None,
+            reduce_dtype if is_sharded else None,
+            end_blocks,
         )
+    elif accumulate > 1 and not is_sharded:
+        cut = Pipeline(1, (), accumulate)
+    if cut is not None:
         accumulate = 1
-    if parallel.get(SHARDED, 1) > 1:
+    if is_sharded:
         sharding = Sharding(
             parallel[SHARDED],
             groups_of(module, classes),
@@ -116,11 +128,8 @@ def ranks_of(
             in_between=in_between,
             shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
         )
-    elif accumulate > 1:
-        raise MembenchError(
-            "several micro-batches are predicted for sharded weights alone; leave accumulate out, or set fsdp"
-        )
-    return Ranks(mesh, sharding, accumulate, cut, _tensor_parallel(module, parallel, tensor_parallel))
+    tensor = _tensor_parallel(module, parallel, tensor_parallel)
+    return Ranks(mesh, sharding, accumulate, cut, tensor, bucket_bytes)
 
 
 def _tensor_parallel(
@@ -147,29 +156,33 @@ def pipeline_of(
     stages: int | None,
     micro_batches: int,
     gradient_dtype: torch.dtype | None = None,
+    end_blocks: int = 1,
 ) -> Pipeline:
     """Return the pipeline of a module over some ranks.
 
     Args:
         classes: of the blocks of the network; see `stage_begins`.
         schedule, stages: see `membench.predict`.
+        end_blocks: see `stage_begins`.
 
     Raises:
         MembenchError: there is no such schedule, or the module or the micro-batches cannot be divided.
     """
     order = choice(PipelineSchedule, "pipeline", schedule)
     each = 2 if order is PipelineSchedule.INTERLEAVED else 1
-    begins = stage_begins(module, classes, stages or each * ranks)
+    begins = stage_begins(module, classes, stages or each * ranks, end_blocks)
     return Pipeline(ranks, begins, micro_batches, order, gradient_dtype)
 
 
-def stage_begins(module: nn.Module, classes: frozenset[str], stages: int) -> tuple[str, ...]:
+def stage_begins(
+    module: nn.Module, classes: frozenset[str], stages: int, end_blocks: int = 1
+) -> tuple[str, ...]:
     """Return the module with which each stage but the first begins, where each has as many blocks of the network as another.
-
-    What is before the blocks and behind them counts as a block each, as in torchtitan's `generate_llm_fqn_per_model_part`.
 
     Args:
         classes: of the blocks.
+        end_blocks: that each of what is before the blocks and behind them counts as: one in torchtitan's
+            `generate_llm_fqn_per_model_part`, none in Megatron-LM.
 
     Raises:
         MembenchError: there are fewer blocks than stages.
@@ -180,8 +193,8 @@ def stage_begins(module: nn.Module, classes: frozenset[str], stages: int) -> tup
         raise MembenchError(
             f"{len(blocks)} blocks ({', '.join(sorted(classes)) or 'of no class'}) cannot be divided into {stages} stages; use fewer stages"
         )
-    least, more = divmod(len(blocks) + 2, stages)
-    firsts = (stage * least + min(stage, more) - 1 for stage in range(1, stages))
+    least, more = divmod(len(blocks) + 2 * end_blocks, stages)
+    firsts = (stage * least + min(stage, more) - end_blocks for stage in range(1, stages))
     return tuple(blocks[min(first, len(blocks) - stages + stage)] for stage, first in enumerate(firsts, 1))
 
 

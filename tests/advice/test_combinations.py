@@ -6,7 +6,14 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.advice.combinations import Combination, combinations, factorisations, micro_batches
+from membench.advice.combinations import (
+    AXES,
+    ROUNDS,
+    Combination,
+    combinations,
+    factorisations,
+    micro_batches,
+)
 from membench.models.checkpointing import Checkpointing
 
 
@@ -21,27 +28,39 @@ def test_axes_have_all_sizes_whose_product_is_the_number_of_gpus_once(number: in
 
 
 @given(st.integers(1, 512))
-def test_micro_batches_of_a_batch_are_powers_of_two_that_divide_it_and_the_batch(batch_size: int) -> None:
-    found = list(micro_batches(batch_size, most=4))
-    assert all(size * number == batch_size for size, number in found)
-    powers = {1 << bit for bit in range(10) if batch_size % (1 << bit) == 0}
-    assert [size for size, _ in found] == sorted({*powers, batch_size})
+def test_micro_batches_of_a_batch_are_powers_of_two_and_the_batch(batch_size: int) -> None:
+    powers = {1 << bit for bit in range(10) if 1 << bit <= batch_size}
+    assert list(micro_batches(batch_size, most=4)) == sorted({*powers, batch_size})
 
 
-def test_without_a_batch_each_size_is_a_step_of_its_own() -> None:
-    assert list(micro_batches(None, most=4)) == [(1, 1), (2, 1), (4, 1)]
+def test_without_a_batch_the_largest_micro_batch_is_given() -> None:
+    assert list(micro_batches(None, most=4)) == [1, 2, 4]
 
 
-@given(st.integers(1, 64), st.integers(1, 4))
-def test_combinations_differ_and_leave_out_what_does_not_apply(number: int, accumulate: int) -> None:
-    meshes = list(factorisations(number, ("dp", "fsdp")))
-    found = list(combinations(meshes, Checkpointing.FULL, 2, accumulate))
+@given(st.integers(1, 64), st.integers(1, 12), st.integers(1, 12))
+def test_combinations_differ_and_leave_out_what_does_not_apply(
+    number: int, micro_batch: int, batch_size: int
+) -> None:
+    meshes = list(factorisations(number, AXES))
+    found = list(combinations(meshes, Checkpointing.FULL, micro_batch, batch_size))
     assert len(set(found)) == len(found)
-    assert all(each.global_batch == 2 * accumulate * number for each in found)
-    replicated = [each for each in found if each.shards == 1]
-    assert all(each.reshard_after_forward for each in replicated)
-    assert len(replicated) == (accumulate == 1)
-    assert len(found) - len(replicated) == 2 * sum(dict(axes)["fsdp"] > 1 for axes in meshes)
+    for each in found:
+        assert each.global_batch == batch_size * number and each.samples == batch_size
+        if each.shards == 1:
+            assert each.reshard_after_forward and (each.accumulate == 1 or each.stages > 1)
+        elif each.stages > 1:
+            assert not each.reshard_after_forward
+    divided = [axes for axes in meshes if batch_size * dict(axes)["pp"] * dict(axes)["tp"] % micro_batch == 0]
+    assert {each.axes for each in found if each.shards > 1} == {
+        axes for axes in divided if dict(axes)["fsdp"] > 1
+    }
+
+
+def test_without_a_batch_some_rounds_of_micro_batches_pass_a_pipeline() -> None:
+    axes = (("pp", 2), ("dp", 1), ("fsdp", 2), ("tp", 2))
+    [found] = combinations([axes], Checkpointing.NONE, 1, None)
+    assert found.accumulate == 2 * ROUNDS and found.global_batch == 4 * ROUNDS
+    assert found.samples == ROUNDS / 2
 
 
 def test_an_axis_of_one_gpu_is_left_out_of_what_is_passed_on() -> None:

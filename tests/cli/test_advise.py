@@ -137,7 +137,7 @@ def test_on_several_gpus_the_rows_and_the_code_are_printed(capsys: pytest.Captur
     captured = capsys.readouterr()
     first, *others = captured.out.splitlines()
     assert first == "llama_7b, bf16, adamw, simulated on 8 x h100: 1 x 8 of dgx_h100"
-    assert "  a step has 1 sample of 64 tokens on each GPU, in micro-batches of equal size" in others
+    assert "  a step has 1 sample of 64 tokens for each GPU, in micro-batches of equal size" in others
     assert sum(line.startswith("  fsdp 8 ") for line in others) == 4
     assert "type(each).__name__ in {'LlamaDecoderLayer'}" in captured.out and not captured.err
     assert "    --parallelism.data_parallel_shard_degree 8" in others

@@ -12,7 +12,7 @@ from membench.planning.liveness import copied_bytes, live_bytes
 from membench.planning.validate import validate
 from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_results_and_peak, step_of
-from tests.helpers.networks import COST, NETWORKS, ONLY_SLOW, Reference, reference
+from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, ONLY_SLOW, Reference, reference
 from tests.helpers.variants import OPTIONS, VARIANTS
 
 OF_EVERY_KIND = {"alexnet", "densenet", "lstm", "resnet18", "vit"}
@@ -39,7 +39,7 @@ def test_results_and_peak_are_exact_even_when_copies_are_late_and_freed_memory_i
     check_results_and_peak(case, schedule_of(case, variant))
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", EACH_NETWORK)
 def test_eager_holds_no_more_than_plain_pytorch(network: str) -> None:
     case = reference(network)
     schedule = schedule_of(case, "eager")
@@ -72,13 +72,15 @@ def test_a_budget_is_kept_or_refused(variant: str) -> None:
         with suppress(InfeasibleSchedule):
             less = plan(case.captured.graph, VARIANTS[variant], COST, lower_bound_bytes - 1)
             assert less.graph.external_bytes < schedule.graph.external_bytes
-        least_bytes, refused_bytes = 1, 1
+        # the refusal's bound is the tighter one; where times are close, the schedule is another method's, with weights at home
+        least_bytes, refused_bytes, most_bytes = 1, 1, peak_bytes
     else:
         least_bytes, refused_bytes = case.captured.graph.external_bytes, lower_bound_bytes - 1
+        most_bytes = lower_bound_bytes
     with pytest.raises(InfeasibleSchedule) as refusal:
         plan(case.captured.graph, VARIANTS[variant], COST, refused_bytes)
     # less where the method would choose a form of the graph that needs less
-    assert least_bytes < refusal.value.lower_bound_bytes <= lower_bound_bytes
+    assert least_bytes < refusal.value.lower_bound_bytes <= most_bytes
     assert refusal.value.lower_bound_bytes <= refusal.value.needed_bytes <= peak_bytes
 
 

@@ -34,6 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Disabling autocast"),
     pytest.mark.filterwarnings("ignore:.*beta state"),
     pytest.mark.filterwarnings("ignore:.*NO_SHARD"),
+    pytest.mark.filterwarnings("ignore:The `srun` command is available"),
 ]
 """Of the wrappers themselves."""
 

@@ -90,8 +90,11 @@ def _small_efficientnet() -> nn.Module:
     )
 
 
-ONLY_SLOW = {"mnasnet", "mobilenet_v3", "regnet", "resnext50"}
-"""Close relatives of others: tested under every strategy by `make test-slow` only."""
+ONLY_SLOW = {
+    *("convnext", "efficientnet", "googlenet", "mnasnet", "mobilenet_v2", "mobilenet_v3", "regnet"),
+    *("resnet50", "resnext50", "shufflenet", "swin", "vgg11_bn"),
+}
+"""Tested under every strategy by `make test-slow` only; relatives of theirs are tested always."""
 
 NETWORKS = {
     "alexnet": Network(_with_small_classifier("alexnet", 9216)),

@@ -14,6 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 PROGRAMS = (
     "munged",
     "mungekey",
@@ -78,11 +80,6 @@ GRANT ALL ON slurm_acct_db.* TO 'slurm'@'localhost';
 """
 
 
-def missing_programs() -> list[str]:
-    """Return the programs of a cluster that are not installed."""
-    return [name for name in PROGRAMS if not shutil.which(name, path=_PATH)]
-
-
 @dataclass(frozen=True)
 class Cluster:
     """A running cluster.
@@ -119,12 +116,14 @@ class Cluster:
 
 
 @contextmanager
-def started_cluster() -> Iterator[Cluster]:
-    """Start a cluster; at the end stop it with its jobs and delete its directory, in any case.
+def required_cluster() -> Iterator[Cluster]:
+    """Start a cluster, or skip the tests where Slurm is not installed; at the end stop it with its jobs and delete its directory.
 
     Raises:
         RuntimeError: a daemon did not start; with the end of its output.
     """
+    if missing := [name for name in PROGRAMS if not shutil.which(name, path=_PATH)]:
+        pytest.skip(f"Slurm is not installed: {', '.join(missing)} not found")
     directory = Path(tempfile.mkdtemp(prefix="membench-slurm-"))
     cluster = Cluster(os.environ | {"PATH": _PATH, "SLURM_CONF": str(directory / "slurm.conf")})
     with ExitStack() as daemons:

@@ -6,7 +6,11 @@ from torch import nn
 
 import membench
 from membench.core.configuration import ROOT
+from membench.core.precision import Precision
+from membench.core.workload import Workload
 from membench.models.mpt import MPT, DecoupledAdamW, TokenLoss
+from membench.steps.predict import Predictor
+from membench.strategies.pytorch import PyTorch
 from membench.validation.dataset import load_dataset
 
 SMALL = {"layers": 2, "width": 64, "heads": 4, "length": 32, "vocabulary": 128}
@@ -75,6 +79,26 @@ def test_a_step_is_captured_and_a_checkpointed_one_holds_less() -> None:
     kept, checkpointed, without_metrics = found
     assert checkpointed.allocated_bytes < 0.7 * kept.allocated_bytes
     assert checkpointed.step_time_s > kept.step_time_s > without_metrics.step_time_s
+
+
+def test_metrics_follow_the_last_gradient_and_hold_eight_bytes_for_a_logit() -> None:
+    with torch.device("meta"):
+        network = MPT(**SMALL)
+        tokens = torch.zeros(2, 32, dtype=torch.long)
+    workload = Workload("mpt", network, TokenLoss(), (tokens,), (tokens,), precision=Precision.BF16)
+    captured = Predictor(workload, PyTorch()).graph
+    graph = captured.plain or captured
+    metrics = [task for task in graph.tasks if task.name.endswith("_log_softmax")]
+    assert len(metrics) == 2
+    gradients = {value.block for _, value in graph.gradients if value}
+    assert metrics[0].index > max(
+        task.index for task in graph.tasks if gradients & {*task.reads, *task.writes}
+    )
+    logits = 2 * 32 * SMALL["vocabulary"]
+    held = [graph.blocks[block].size_bytes for block in (*metrics[0].reads, *metrics[0].creates)]
+    converted = graph.tasks[metrics[0].index + 1]
+    held += [graph.blocks[block].size_bytes for block in converted.creates]
+    assert held == [2 * logits, 2 * logits, 4 * logits]
 
 
 def test_the_update_is_adams_on_clipped_gradients() -> None:

@@ -69,6 +69,15 @@ def test_a_second_step_reuses_the_first_one_s_memory(graph: TaskGraph) -> None:
     assert played(schedule, steps=3) == played(schedule, steps=1)
 
 
+def test_a_block_of_another_pool_takes_no_free_memory_of_the_compute_stream(graph: TaskGraph) -> None:
+    """As by hand above, but the result of 6 MiB is another stream's: it takes a new segment, of 20 MiB."""
+    sized = with_sizes(graph, [30 * MIB, 40 * MIB, 16 * MIB, 12 * MIB, 6 * MIB])
+    others = replace(sized, blocks=(*sized.blocks[:-1], replace(sized.blocks[-1], pool="other")))
+    found = played(on_demand(others))
+    assert found.reserved_bytes == (30 + 40 + 16 + 12 + 20) * MIB
+    assert played(on_demand(others), steps=3) == found
+
+
 def test_fragmentation_counts(graph: TaskGraph) -> None:
     """The result is made last and is larger than every free segment: 14 MiB are reserved while 16 and 12 are free."""
     sizes = [30 * MIB, 40 * MIB, 12 * MIB, 12 * MIB, 14 * MIB]

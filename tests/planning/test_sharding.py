@@ -144,6 +144,24 @@ def test_a_group_is_gathered_while_the_one_before_it_runs(captured: TaskGraph) -
             assert uses[before] > gathered > names.index(f"blocks.{before}:all-gather{suffix}")
 
 
+@pytest.mark.parametrize(
+    ("copies_out", "wanted"),
+    [
+        (True, {"shards": "shards", "all-gather": "shards", "gathered": "", "gradient shards": "reduction"}),
+        (False, {"shards": "shards", "gathered": "all-gather", "gradient shards": "reduction"}),
+    ],
+)
+def test_tensors_of_collectives_have_the_pools_of_torchs_streams(
+    captured: TaskGraph, copies_out: bool, wanted: dict[str, str]
+) -> None:
+    whole = sharded(captured, copies_out=copies_out)
+    assert whole.plain is not None
+    found = {block.name.rpartition(":")[2]: block.pool for block in whole.plain.blocks}
+    assert {name: found[name] for name in wanted} == wanted
+    assert not any(block.pool for block in whole.plain.blocks if block.role is Role.ACTIVATION)
+    assert not any(block.pool for block in whole.blocks)  # an engine of its own has one pool
+
+
 def test_what_is_gathered_ahead_is_not_held_in_addition_to_more_than_one_group(captured: TaskGraph) -> None:
     schedule = planned(sharded(captured, copies_out=False), "pytorch")
     block = sum(weight.numel() for weight in NETWORK.blocks[0].parameters()) * 2

@@ -9,8 +9,11 @@ from torch import nn
 import membench
 from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
+from membench.core.workload import Workload
+from membench.steps.predict import Predictor
 from membench.steps.prediction import Prediction
 from membench.steps.ranks import groups_of, ranks_of
+from membench.strategies.pytorch import PyTorch
 
 WIDTH = 256
 CLUSTER = Cluster(devices_per_host=8, device="a100_40gb", peer_bytes_per_s=200e9, network_bytes_per_s=200e9)
@@ -54,6 +57,15 @@ def test_a_slower_network_takes_longer_and_only_between_hosts() -> None:
     assert hybrid.allocated_bytes > predicted(slow, nodes=2).allocated_bytes
 
 
+def test_ranks_that_share_a_link_to_the_host_copy_for_longer() -> None:
+    own, shared = (
+        predicted(replace(CLUSTER, devices_per_link=number), strategy="geeps", budget=130e6)
+        for number in (1, 8)
+    )
+    assert own.host_bytes == shared.host_bytes > 0
+    assert shared.step_time_s > own.step_time_s
+
+
 def test_replicas_hold_all_weights_and_buckets() -> None:
     one, replicas = predicted(None, device="a100_40gb"), predicted(parallel={"dp": 8})
     gradients_bytes = 4 * sum(weight.numel() for weight in NETWORK.parameters())
@@ -68,6 +80,35 @@ def test_a_step_of_several_micro_batches_lasts_as_many_times_as_long_with_their_
     assert 4 * one.step_time_s == pytest.approx(four.step_time_s, rel=0.02)
     shards_bytes = 4 * sum(weight.numel() for weight in NETWORK.parameters()) / 8
     assert four.parts_bytes["weight gradients"] == pytest.approx(shards_bytes, rel=0.01)
+
+
+def test_replicas_add_up_micro_batches_and_exchange_their_gradients_once() -> None:
+    one, four = (predicted(parallel={"dp": 8}, accumulate=number) for number in (1, 4))
+    assert four.batch_size == 4 * 4096
+    assert 3 * one.step_time_s < four.step_time_s < 4 * one.step_time_s
+    assert four.exposed_communication_s <= one.exposed_communication_s
+
+
+def test_blocks_at_the_ends_count_or_not() -> None:
+    cluster = replace(CLUSTER, devices_per_host=3)
+    options = {"parallel": {"pp": 3}, "accumulate": 3, "wrapped": ["Block"]}
+    found = [ranks_of(NETWORK, cluster, **options, end_blocks=number).pipeline for number in (0, 1, 3)]  # type: ignore[arg-type]
+    assert [pipeline and pipeline.begins for pipeline in found] == [("2", "4"), ("2", "5"), ("1", "5")]
+
+
+def test_one_bucket_is_exchanged_behind_the_backward_pass() -> None:
+    workload = Workload("blocks", NETWORK, nn.CrossEntropyLoss(), *((each,) for each in BATCH))
+    buckets, one = (
+        Predictor(
+            workload, PyTorch(), ranks=ranks_of(NETWORK, CLUSTER, parallel={"dp": 8}, bucket_bytes=size)
+        )
+        for size in (None, 1 << 40)
+    )
+    counts = [
+        sum(task.collective is not None for task in (each.graph.plain or each.graph).tasks)
+        for each in (buckets, one)
+    ]
+    assert counts[0] > counts[1] == 1
 
 
 def test_weights_that_stay_gathered_cost_memory_and_less_communication() -> None:
@@ -90,7 +131,6 @@ def test_utilization_counts_no_operation_twice() -> None:
     [
         ({"parallel": {"cp": 8}}, "no axis cp"),
         ({"parallel": {"fsdp": 4}}, "8"),
-        ({"parallel": {"dp": 8}, "accumulate": 2}, "accumulate"),
         ({"wrapped": ["Transformer"]}, "no module of a class Transformer"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from membench.core.configuration import ROOT
-from tests.helpers.slurm import Cluster, missing_programs, started_cluster
+from tests.helpers.slurm import Cluster, required_cluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 SWEEP = (
@@ -29,9 +29,7 @@ PATIENCE_S = 300
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    if missing := missing_programs():
-        pytest.skip(f"Slurm is not installed: {', '.join(missing)} not found")
-    with started_cluster() as cluster:
+    with required_cluster() as cluster:
         yield cluster
 
 

@@ -37,7 +37,7 @@ def find_absences(a: Any, choices: Any, program: Any, budget: int) -> Any:
 @compiled
 def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
     """Return by how much each step holds more than the one before, rows of possible absences, and those that choices ask for."""
-    order, ends, slots, originals = program
+    order, ends, slots, originals, pace_s, awaited = program
     blocks, steps = len(a.size_bytes), len(order)
     last = np.full(blocks + len(originals), -1)
     written = last.copy()
@@ -47,7 +47,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
     may_leave = _may_leave(a, choices)
     count = 0
     for step in range(steps):
-        clock[step + 1] = clock[step] + a.duration_s[order[step]]
+        clock[step + 1] = clock[step] + pace_s[step]
         shift = a.touched_at[order[step]] - ends[step]
         for i in range(ends[step], ends[step + 1]):
             slot = slots[i]
@@ -70,7 +70,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
     for block in range(blocks):
         if longest[block] >= 0 and a.unit_of[block] >= 0:
             taken[longest[block]] = True
-    count = _end(a, originals, last, written, may_leave, held, gaps, taken, count)
+    count = _end(a, originals, awaited, last, written, may_leave, held, gaps, taken, count)
     return held, gaps[:count], taken[:count]
 
 
@@ -78,6 +78,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
 def _end(
     a: Any,
     originals: Any,
+    awaited: Any,
     last: Any,
     written: Any,
     may_leave: Any,
@@ -86,7 +87,10 @@ def _end(
     taken: Any,
     count: int,
 ) -> int:
-    """Give each slot back behind its last use; add the gap behind it where the block is to be copied to its home."""
+    """Give each slot back behind its last use; add the gap behind it where the block is to be copied to its home.
+
+    What a collective fills last is in use until the compute stream waits for that.
+    """
     blocks, steps = len(a.size_bytes), len(held) - 1
     for slot in range(len(last)):
         block = slot if slot < blocks else originals[slot - blocks]
@@ -94,7 +98,8 @@ def _end(
         if last[slot] < 0 or a.is_result[block] or stays:
             continue
         if (a.is_at_home[block] or a.is_sent[block]) and written[block] >= 0:
-            gaps[count] = (block, written[block], last[block], steps)
+            until = max(last[block], min(awaited[written[block]], steps - 1))
+            gaps[count] = (block, written[block], until, steps)
             taken[count] = True
             count += 1
         else:

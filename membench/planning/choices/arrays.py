@@ -19,6 +19,11 @@ class Arrays(NamedTuple):
     turn: int
     fixed_bytes: int
     duration_s: Any
+    has_collectives: bool
+    is_collective: Any
+    collective_s: Any
+    delay_s: Any  # of kernels, by each collective
+    launch_s: Any
     workspace_bytes: Any
     layer: Any
     again: Any  # task -> operation, or -1
@@ -43,6 +48,7 @@ class Arrays(NamedTuple):
     makers: Any
     inputs_at: Any
     inputs: Any
+    is_gathered: Any  # of units: whether they are gathered weights
 
 
 class Program(NamedTuple):
@@ -53,12 +59,16 @@ class Program(NamedTuple):
         starts: where each operation begins in `slots`, and the end of the last.
         slots: what each operation touches.
         originals: the block of each copy.
+        pace_s: seconds of each operation, what it waits for collectives included, where nothing is copied.
+        awaited: of each collective the step before which the compute stream waits for it, their number for the end; -1: not one.
     """
 
     order: Any
     starts: Any
     slots: Any
     originals: Any
+    pace_s: Any
+    awaited: Any
 
 
 def as_arrays(problem: Problem) -> Arrays:
@@ -81,6 +91,11 @@ def as_arrays(problem: Problem) -> Arrays:
         turn=problem.turn,
         fixed_bytes=graph.external_bytes,
         duration_s=np.array(problem.duration_s),
+        has_collectives=any(task.collective for task in operations),
+        is_collective=_flags(task.collective is not None for task in operations),
+        collective_s=np.array(problem.collective_s),
+        delay_s=np.array(problem.delay_s),
+        launch_s=np.array(problem.launch_s),
         workspace_bytes=np.array([task.workspace_bytes for task in operations], dtype=np.int64),
         layer=np.array([task.layer for task in graph.tasks], dtype=np.int64),
         again=again,
@@ -105,6 +120,7 @@ def as_arrays(problem: Problem) -> Arrays:
         makers=makers,
         inputs_at=inputs_at,
         inputs=inputs,
+        is_gathered=_flags(unit.gather_s > 0 for unit in units),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from membench.core.task_graph import TaskGraph
 from membench.planning.choices.absences import find_absences
 from membench.planning.choices.arrays import Program, as_arrays
+from membench.planning.choices.collectives import paced
 from membench.planning.choices.loops import plan_copies, run_again
 from membench.planning.choices.problem import OFFLOAD, RECOMPUTE, Choices, Problem
 from membench.planning.recompute import Order, RenamedTask
@@ -73,7 +74,7 @@ class Plan:
     def order(self) -> Order:
         """Return the order for `planning.recompute.reordered`."""
         problem, graph = self.problem, self.problem.graph
-        order, slots_at, slots, originals = self.program
+        order, slots_at, slots, originals, _, _ = self.program
         tasks = []
         for position, operation in enumerate(order.tolist()):
             touched = slots[slots_at[position] : slots_at[position + 1]].tolist()
@@ -145,7 +146,7 @@ class Evaluator:
             starts.append(len(slots))
         originals = [block.index for block in order.blocks[len(problem.graph.blocks) :]]
         lists = (operations, starts, slots, originals)
-        return Program(*(np.array(numbers, dtype=np.int64) for numbers in lists))
+        return paced(self._arrays, *(np.array(numbers, dtype=np.int64) for numbers in lists))
 
     def _program(self, chosen: Any) -> Program:
         """Return the program, the last one where the choices recompute the same."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from membench.codecs.loops import compiled
 from membench.planning.choices.absences import find_absences
-from membench.planning.choices.arrays import Program
+from membench.planning.choices.collectives import end_of_step_s, gathered_ahead, paced
 from membench.planning.choices.problem import RECOMPUTE, REPEAT
 
 LONGEST = 4
@@ -49,10 +49,10 @@ def run_again(a: Any, choices: Any) -> Any:
                 if a.is_read[i] and dropped[a.touched[i]] and copy_of[a.touched[i]] < 0:
                     makers = _makers(a, task, dropped, copy_of, seen)
                     if not _make(a, makers, dropped, copy_of, order, ends, slots, originals, filled, spare):
-                        return Program(order[:0], ends, slots, originals)
+                        return paced(a, order[:0], ends, slots, originals)
                     break
         if filled[0] == len(order) or filled[1] + spare > len(slots):
-            return Program(order[:0], ends, slots, originals)
+            return paced(a, order[:0], ends, slots, originals)
         for i in range(a.touched_at[task], a.touched_at[task + 1]):
             block = a.touched[i]
             slots[filled[1]] = copy_of[block] if task >= a.turn and copy_of[block] >= 0 else block
@@ -61,7 +61,7 @@ def run_again(a: Any, choices: Any) -> Any:
         filled[0] += 1
         ends[filled[0]] = filled[1]
     ends = ends[: filled[0] + 1]
-    return Program(order[: filled[0]], ends, slots[: filled[1]], originals[: filled[2]])
+    return gathered_ahead(a, order[: filled[0]], ends, slots[: filled[1]], originals[: filled[2]])
 
 
 @compiled
@@ -136,17 +136,17 @@ def plan_copies(a: Any, choices: Any, program: Any, budget: int, slowest_s: floa
     One that would return before it has left is copied neither way, which leaves the link to others. Where memory does not
     suffice there are none. The time is infinite also where the step takes longer than `slowest_s`.
     """
-    order, nothing = program[0], np.full(0, -1)
-    if np.sum(a.duration_s[order]) > slowest_s:
+    order, nothing = program.order, np.full(0, -1)
+    if max(np.sum(a.duration_s[order]), np.sum(a.collective_s[order])) > slowest_s:
         return np.empty((0, 4), np.int64), nothing, nothing, np.inf, np.int64(0)
     held, absences = find_absences(a, choices, program, budget)
     most = np.max(held)
-    returns = go_back(a, order, held, absences, budget) if most <= budget else nothing
+    returns = go_back(a, program.pace_s, held, absences, budget) if most <= budget else nothing
     if len(returns) != len(absences) or most > budget:
         return absences[:0], nothing, nothing, np.inf, most
     limit_s = np.inf
     while True:
-        leaves, step_s, peak = go_forward(a, order, held, absences, returns, budget, limit_s)
+        leaves, step_s, peak = go_forward(a, program, held, absences, returns, budget, limit_s)
         stays = np.flatnonzero((returns >= 0) & (leaves < 0))
         if step_s == np.inf or len(stays) == 0:
             return absences, leaves, returns, step_s if step_s <= slowest_s else np.inf, peak
@@ -157,12 +157,12 @@ def plan_copies(a: Any, choices: Any, program: Any, budget: int, slowest_s: floa
 
 
 @compiled
-def go_back(a: Any, order: Any, held: Any, absences: Any, budget: int) -> Any:
+def go_back(a: Any, pace_s: Any, held: Any, absences: Any, budget: int) -> Any:
     """Return for each absence the step before which it returns, or -1 where it is too short; add to `held` what is early.
 
     The result is empty where memory does not suffice.
     """
-    count, steps = len(absences), len(order)
+    count, steps = len(absences), len(pace_s)
     returns = np.full(count, -1)
     queue = _by_step(absences[:, 2], steps)
     queue = queue[_by_step(steps - absences[queue, 3], steps)]
@@ -196,7 +196,7 @@ def go_back(a: Any, order: Any, held: Any, absences: Any, budget: int) -> Any:
         held[step] += early
         if held[step] > budget:
             return returns[:0]
-        time_s += a.duration_s[order[step]]
+        time_s += pace_s[step]
         while tail < count and absences[queue[tail], 3] == step:
             absence = queue[tail]
             link_s = max(time_s, link_s) + a.prefetch_s[absences[absence, 0]]
@@ -210,17 +210,18 @@ def go_back(a: Any, order: Any, held: Any, absences: Any, budget: int) -> Any:
 
 @compiled
 def go_forward(
-    a: Any, order: Any, held: Any, absences: Any, returns: Any, budget: int, slowest_s: float
+    a: Any, program: Any, held: Any, absences: Any, returns: Any, budget: int, slowest_s: float
 ) -> Any:
     """Return the step before which each absent block is freed (-1: it stays), the seconds of the step, and its peak.
 
     The time is infinite where memory does not suffice, or the step takes longer than `slowest_s`.
     """
+    order, awaited = program.order, program.awaited
     count, steps, sizes = len(absences), len(order), a.size_bytes[absences[:, 0]]
     leaves, waiting = np.full(count, -1), np.zeros(count, np.bool_)
     writing, ending = _by_step(absences[:, 1], steps), _by_step(absences[:, 2], steps)
     returning = _by_step(returns, steps)  # absences are in the order in which they end
-    copied_s, here_s = np.zeros(count), np.zeros(steps + 1)
+    copied_s, here_s, beside_s = np.zeros(count), np.zeros(steps + 1), np.zeros(3)
     leaving = [(0.0, np.int64(0)) for _ in range(0)]
     at_writing, at_ending, at_returning = np.sum(absences[:, 1] < 0), np.sum(absences[:, 2] < 0), 0
     leaves[ending[:at_ending]] = 0
@@ -243,13 +244,14 @@ def go_forward(
             if leaves[absence] >= 0:
                 back_s = max(back_s, time_s) + a.prefetch_s[absences[absence, 0]]
                 here_s[absences[absence, 3]] = back_s
-        time_s = max(time_s, here_s[step]) + a.duration_s[order[step]]
+        time_s = end_of_step_s(a, order[step], step, awaited, here_s, beside_s, time_s)
         left_s -= a.duration_s[order[step]]
         start = at_writing
         while at_writing < count and absences[writing[at_writing], 1] == step:
             at_writing += 1
         if at_writing > start:
-            out_s = _copy_out(a, absences, writing[start:at_writing], returns, copied_s, time_s, out_s)
+            written_s = beside_s[0] if awaited[step] >= 0 else time_s
+            out_s = _copy_out(a, absences, writing[start:at_writing], returns, copied_s, written_s, out_s)
         while at_ending < count and absences[ending[at_ending], 2] == step:
             absence = ending[at_ending]
             if returns[absence] >= 0:
@@ -258,7 +260,7 @@ def go_forward(
                 late += sizes[absence]
             at_ending += 1
     time_s, late = _leave(sizes, leaving, waiting, leaves, steps, -1, time_s, late)
-    return leaves, max(time_s, _host_end_s(a, absences, copied_s, steps)), peak
+    return leaves, max(time_s, beside_s[0], _host_end_s(a, absences, copied_s, steps)), peak
 
 
 @compiled

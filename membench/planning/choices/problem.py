@@ -36,9 +36,12 @@ class Unit:
     """Blocks that the same tasks write, and about which one choice is made.
 
     Attributes:
-        makers: tasks that make the blocks again, in order; empty: they cannot be made again.
+        makers: tasks that make the blocks again, in order; empty: they cannot be made again. Of gathered weights, in a unit with the
+            buffers that they pass through: the tasks that gather them.
         inputs: other blocks that may be dropped and that the makers read.
+        remake_s: seconds of the compute stream to make the blocks again.
         stored: whether the backward pass reads any of the blocks.
+        gather_s: seconds of the collectives among the makers, on their own stream.
     """
 
     blocks: tuple[int, ...]
@@ -47,6 +50,7 @@ class Unit:
     inputs: tuple[int, ...]
     remake_s: float
     stored: bool
+    gather_s: float = 0.0
 
 
 class Problem:
@@ -61,7 +65,9 @@ class Problem:
         operations: the graph's tasks, and behind them those that can run again.
         again: the position among `operations` in which a task of the graph runs again.
         touched: the blocks on the device that each operation touches; a task of the host touches none.
-        duration_s: seconds of each operation on the device, with its launch.
+        duration_s: seconds of each operation on the compute stream, with its launch.
+        collective_s: seconds of each operation on the stream of collectives; none has both.
+        delay_s: by which each collective makes kernels longer that run at the same time.
         host_s: seconds of each task of the host, by task, in order.
         visitors: the blocks that tasks of the host write.
         sent: the blocks that each task of the host reads and tasks of the device write, by task.
@@ -86,10 +92,11 @@ class Problem:
             () if t.on_host else tuple(dict.fromkeys((*t.reads, *t.writes))) for t in self.operations
         )
         self.duration_s = tuple(
-            # beside the compute stream, and collectives for as long as it does not wait for them
-            0.0 if t.on_host or t.collective else cost.launch_time_s(t) + time_s(t)
-            for t in self.operations
+            0.0 if t.on_host or t.collective else cost.launch_time_s(t) + time_s(t) for t in self.operations
         )
+        self.collective_s = tuple(time_s(t) if t.collective else 0.0 for t in self.operations)
+        self.delay_s = tuple(cost.collective_share * each_s for each_s in self.collective_s)
+        self.launch_s = tuple(cost.launch_time_s(task) for task in self.operations)
         self.host_s = {task.index: cost.host_task_time_s(task) for task in graph.tasks if task.on_host}
         self.offload_s = tuple(cost.offload_time_s(block.size_bytes) for block in graph.blocks)
         self.prefetch_s = tuple(cost.prefetch_time_s(block.size_bytes) for block in graph.blocks)
@@ -136,7 +143,8 @@ class Problem:
         read_backward = {b for task in graph.tasks[self.turn :] for b in task.reads}
         units = []
         for family in self._families(candidates):
-            makers = sorted({index for block in family for index in self._writers[block]})
+            waits = {task.index for task in self._waits if not set(family).isdisjoint(task.reads)}
+            makers = sorted(waits.union(index for block in family for index in self._writers[block]))
             if not all(self._can_repeat(index, family) for index in makers):
                 makers = []
             reads = {b for index in makers for b in self.repeatable.again[index].reads}
@@ -148,6 +156,7 @@ class Problem:
                     inputs=tuple(sorted((reads & candidates) - set(family))),
                     remake_s=sum(self.duration_s[self.again[index]] for index in makers),
                     stored=not read_backward.isdisjoint(family),
+                    gather_s=sum(self.collective_s[self.again[index]] for index in makers),
                 )
             )
         return self._before_updates(units)
@@ -165,7 +174,7 @@ class Problem:
             last = max(max(self.graph.last_use[block], needed[block]) for block in unit.blocks)
             reads = (block for task in unit.makers for block in self.graph.tasks[task].reads)
             if any(self._updated.get(block, last) < last for block in reads):
-                unit = replace(unit, makers=(), inputs=(), remake_s=0.0)
+                unit = replace(unit, makers=(), inputs=(), remake_s=0.0, gather_s=0.0)
             for block in unit.inputs:
                 needed[block] = max(needed[block], last)
             found[number] = unit
@@ -179,9 +188,29 @@ class Problem:
         read = {b for task in updates if at_home.intersection(task.writes) for b in task.reads}
         return at_home | {b for b in read if self.graph.blocks[b].role is Role.APPLIED_GRADIENT}
 
+    @cached_property
+    def _gathering(self) -> tuple[Task, ...]:
+        """The tasks of the forward pass that touch nothing but gathered weights, their buffers and the caller's blocks."""
+        roles = EXTERNAL_ROLES | {Role.GATHERED}
+        blocks = self.graph.blocks
+        return tuple(
+            task
+            for task in self.graph.tasks[: self.turn]
+            if {blocks[block].role for block in self.touched[task.index]} <= roles and not task.on_host
+        )
+
+    @cached_property
+    def _waits(self) -> tuple[Task, ...]:
+        """Those of them that only wait for a collective."""
+        return tuple(task for task in self._gathering if task.reads and not task.writes)
+
     def _families(self, candidates: Iterable[int]) -> list[list[int]]:
-        """Return the blocks in groups: two that one task writes are in the same, unless it runs again without one of them."""
+        """Return the blocks in groups: two that one task writes are in the same, unless it runs again without one of them.
+
+        So are gathered weights and the buffers that they pass through.
+        """
         parent: dict[int, int] = {block: block for block in candidates}
+        blocks = self.graph.blocks
 
         def root(block: int) -> int:
             while parent[block] != block:
@@ -193,6 +222,10 @@ class Problem:
             written = [block for block in again.writes if block in parent]
             for block in written[1:]:
                 parent[root(block)] = root(written[0])
+        for task in self._gathering:
+            passed = [b for b in task.writes + task.reads if b in parent and blocks[b].role is Role.GATHERED]
+            for block in passed[1:]:
+                parent[root(block)] = root(passed[0])
         groups: dict[int, list[int]] = defaultdict(list)
         for block in sorted(parent):
             groups[root(block)].append(block)

@@ -1,10 +1,10 @@
 """A lower bound on the time of a step within a budget: a linear program that every schedule of the class satisfies.
 
 The class: schedules that run the graph's tasks in its order on one stream, each for the seconds of its fastest algorithm or
-longer, except tasks of the host, which run one after another beside that stream, each after copies of what it reads; run each
-update on the host or on the device, as they choose (`Residence`); run tasks of the forward pass again at any time, as often as
-they like; copy blocks to the host and back at any time, as often as they like, over a link that carries one block at a time in
-each direction; hold results from when they are made to the end; and spend seconds on savings (`Saving`: an encoding, or an
+longer, except tasks of the host, which run one after another beside that stream, each after copies of what it reads, and
+collectives, those of each axis one after another; run each update on the host or on the device, as they choose (`Residence`), and
+at any time behind its gradients; run tasks of the forward pass again at any time, as often as they like, and gather weights again;
+copy blocks to the host and back at any time, as often as they like, over a link that carries one block at a time in each direction; hold results from when they are made to the end; and spend seconds on savings (`Saving`: an encoding, or an
 algorithm with less workspace). Of the caller's blocks those with a home in host memory are there before and after the step, or
 on the device throughout; the others are on the device throughout.
 
@@ -16,13 +16,14 @@ it is copied to the device, and that share of it is copied back where it is writ
 tasks that write the block, and neither memory nor their inputs; what is copied to the host after it takes time on the link,
 and memory at the end of its segment until it has been copied. A fraction of an update may run on the host. Memory of a long
 step is limited at some tasks, its *moments*: of tasks in a row, at the one that holds most. Units between the same moments
-share variables, which are sums over them.
+share variables, which are sums over them. Collectives take their time in windows of the step (`windows`), those that gather weights
+again in the windows around their gap.
 """
 
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress, pairwise
 
@@ -33,6 +34,7 @@ from membench.core.task_graph import RESULT_ROLES
 from membench.planning.choices.problem import Problem
 from membench.strategies.joint.gaps import ANYWHERE, Gap, Saved, Saving, Span, find_gaps
 from membench.strategies.joint.inequalities import Inequalities
+from membench.strategies.joint.windows import boundaries, find_exchanges
 
 OPTIMAL, INFEASIBLE = 0, 2
 """Statuses of scipy's `linprog`."""
@@ -141,6 +143,8 @@ class _Program:
             new() for _ in range(6)
         )
         self._last_extra = self._new(1)  # behind the last task
+        self._exchanges = find_exchanges(problem)
+        self._gathered: list[tuple[Span, list[int]]] = []  # again, and the variables of their number
         # by moment, or by segment: variables and their coefficients
         self._becomes_away, self._out, self._back, self._in_use, self._spent, self._out_of_segment = (
             defaultdict[int, dict[int, float]](dict) for _ in range(6)
@@ -161,6 +165,7 @@ class _Program:
         self._shared = [self._add_unit(spans, units) for spans, units in self._groups]
         self._add_other_savings()
         self._add_residences()
+        self._add_windows()
         self._add_queues()
         self._add_memory([held[task] for task in self._moments])
         self._add_segments([held[task] for task in self._moments])
@@ -257,6 +262,7 @@ class _Program:
             tuple(remakes),
             gap.remake_s,
             savings,
+            gap.gathers,
         )
 
     def _in_moments(self, group: tuple[int, int]) -> tuple[Saved, ...]:
@@ -294,6 +300,12 @@ class _Program:
             if span.leaves:
                 blocks = [self._keys[unit][number][0] for unit in units]
                 self._add_departures(offloads[-1], blocks)
+        if remakes and any(span.gathers for span in spans):
+            away = [span for span in spans if span.remakes]
+            around = replace(
+                away[0], start=min(span.start for span in away), end=max(span.end for span in away)
+            )
+            self._gathered.append((around, list(remakes.values())))
         leaves = [span.out is not None or span.again is not None for span in spans]
         if spans[0].again is not None:  # a block that is on the device before the step leaves in no other gap
             for offload in offloads[1:]:
@@ -394,6 +406,32 @@ class _Program:
         for moment, change in ((start, size), (end, -size)):
             self._becomes_away[moment][variable] = self._becomes_away[moment].get(variable, 0.0) + change
 
+    def _add_windows(self) -> None:
+        """Add that what collectives take in each window is at most what the step takes in it."""
+        released = [(self._at(each.released + 1), self._at(each.due), each) for each in self._exchanges]
+        ends = boundaries([due for _, due, _ in released])
+        for axis in sorted({each.axis for each in self._exchanges}):
+            for start in boundaries([start for start, _, _ in released]):
+                for end in ends:
+                    inside = [
+                        each for a, b, each in released if a >= start and b <= end and each.axis == axis
+                    ]
+                    if inside:
+                        self._add_window(start, end, axis, sum(each.time_s for each in inside))
+
+    def _add_window(self, start: int, end: int, axis: str, time_s: float) -> None:
+        """Add a window from behind the moment before one to the start of another."""
+        from_s = float(self._starts[self._moments[start - 1] + 1]) if start else 0.0
+        to_s = float(self._starts[self._moments[end] if end < self._count else -1])
+        terms = {self._extra + moment: -1.0 for moment in range(start, min(end + 1, self._count))}
+        if end == self._count:
+            terms[self._last_extra] = -1.0
+        for span, variables in self._gathered:
+            if span.start >= start and span.end <= end:
+                again_s = sum(each_s for name, each_s, _ in span.gathers if name == axis)
+                terms |= dict.fromkeys(variables, again_s / self._unit_s)
+        self._rows.add(to_s - from_s - time_s / self._unit_s, terms)
+
     def _add_queues(self) -> None:
         """Add the fluid on the link, out in the order of time and back with time reversed."""
         out_rate = self._rate(self._problem.offload_s)
@@ -456,8 +494,12 @@ class _Program:
         everything: dict[int, float] = {}
         for terms in self._spent.values():
             everything |= terms
+        delayed_s = sum(each.delay_s for each in self._exchanges) / self._unit_s
+        for span, variables in self._gathered:
+            for variable in variables:
+                everything[variable] += sum(delay_s for _, _, delay_s in span.gathers) / self._unit_s
         extra = {self._extra + moment: -1.0 for moment in range(self._count)} | {self._last_extra: -1.0}
-        self._rows.add(-sum(self._spent_s.values()), extra | everything)
+        self._rows.add(-sum(self._spent_s.values()) - delayed_s, extra | everything)
         of_segment: defaultdict[int, dict[int, float]] = defaultdict(dict)
         for moment, task in enumerate(self._moments):
             of_segment[self._segment[task]][self._extra + moment] = -1.0

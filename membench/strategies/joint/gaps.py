@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block
 from membench.planning.choices.problem import Problem
+from membench.strategies.joint.windows import Gathers, gathers
 
 ANYWHERE = -1
 """In place of a task or a segment: at any time of the step."""
@@ -22,7 +23,7 @@ class Gap:
         written: position after which the copy to the host may start; None: it is on the host, or another gap pays for it.
         end: position of the last use, where `last` is -1.
         leaves: whether the block has to leave in it, for a task of the host or because one has written it.
-        remake_s: seconds to compute the block again; None: impossible.
+        remake_s: seconds to compute the block again; None: impossible. `gathers`: the collectives that are needed for it.
         unit: recomputed together with others of this number.
     """
 
@@ -35,6 +36,7 @@ class Gap:
     unit: int
     end: int = -1
     leaves: bool = False
+    gathers: Gathers = ()
 
     @property
     def is_sent(self) -> bool:
@@ -92,6 +94,7 @@ class Span:
     remakes: tuple[tuple[int, int], ...]
     remake_s: float | None
     savings: tuple[Saved, ...]
+    gathers: Gathers = ()
 
     @property
     def is_sent(self) -> bool:
@@ -143,6 +146,7 @@ def find_gaps(problem: Problem, least_bytes: int) -> Iterator[Gap]:
                 start if (last, first) == longest else None,
                 problem.units[unit].remake_s if can_repeat else None,
                 unit,
+                gathers=gathers(problem, unit) if can_repeat and problem.units[unit].gather_s else (),
             )
 
 

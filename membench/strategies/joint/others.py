@@ -1,7 +1,9 @@
 """Schedules of other methods within a budget: candidates, and starting points of the search.
 
 All give plain PyTorch's bits. `rotor` is not asked: `pofo` considers its schedules. `checkmate` is, where its program is so small
-that it is solved in a second, and `dtr`, up to the length that programs of `joint` have.
+that it is solved in a second, and `dtr`, up to the length that programs of `joint` have. Of a rank's step the program's own schedule is a
+candidate too, with its checkpointing, with weights gathered for each pass and once for both; its graph is another one, so that the
+search does not start from it.
 """
 
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from membench.core.task_graph import RECOMPUTED_SUFFIX, TaskGraph
 from membench.execution.simulation import step_time_s
 from membench.planning.choices.loops import LONGEST
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Choices, Problem
+from membench.planning.gathering import gathered_once
 from membench.strategies.base import Strategy
 from membench.strategies.capuchin import Capuchin
 from membench.strategies.checkmate import Checkmate
@@ -24,6 +27,7 @@ from membench.strategies.gist import Gist
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.memonger import Memonger
 from membench.strategies.pofo import Pofo
+from membench.strategies.pytorch import PyTorch
 from membench.strategies.ratel import Ratel
 from membench.strategies.superneurons import SuperNeurons
 from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
@@ -64,6 +68,13 @@ class Others:
         if self._timed is None:
             self._timed = tuple(map(self.timed_of, self._schedules(slowest_s)))
         return self._timed
+
+    def own(self) -> Iterator[Timed]:
+        """Yield the program's own schedules of a rank's step that keep the budget."""
+        if any(task.collective for task in self._graph.tasks):
+            for graph in (self._graph, gathered_once(self._graph)):
+                with suppress(MembenchError):
+                    yield self.timed_of(PyTorch().schedule(graph, self._cost, self.budget_bytes))
 
     def timed_of(self, schedule: Schedule) -> Timed:
         """Return a schedule with its seconds."""

@@ -16,6 +16,7 @@ from membench.strategies.joint.bound import MOMENTS, Relaxation, Residence, rela
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
 from membench.strategies.joint.variants import Variant, Variants, held_bytes
+from membench.strategies.joint.windows import least_with_collectives_s
 
 EVALUATIONS = range(1000, 16_001)
 """Least and greatest number of plans that are tried."""
@@ -120,9 +121,16 @@ class Planner:
         problem = self._variants.problem(variant)
         evaluations = int(STARTED_SHARE / 2 * _number(EVALUATED_STEPS, EVALUATIONS, problem))
         search = Search(self._evaluator(variant), budget_bytes, evaluations=evaluations, enough_s=enough_s)
-        search.start(seeds(len(problem.units), *self._of_units(problem, relaxed)))
+        search.start(seeds(problem.units, self._by_program, *self._of_units(problem, relaxed)))
         search.descend()
         return search
+
+    @cached_property
+    def _by_program(self) -> frozenset[int]:
+        """The blocks that the program itself computes again, as far as names tell them apart."""
+        plain = self._graph.plain
+        made = {plain.blocks[block].name for task in plain.tasks for block in task.creates} if plain else ()
+        return frozenset(b.index for b in self._graph.blocks if f"{b.name}{RECOMPUTED_SUFFIX}" in made)
 
     def _of_units(self, problem: Problem, relaxed: Relaxation) -> list[Mapping[int, float]]:
         """Return the fractions of the linear program by a variant's units: copied, and recomputed."""
@@ -173,27 +181,31 @@ class Planner:
         problem = evaluator.problem
         everything, nothing = [OFFLOAD] * len(problem.units), [KEEP] * len(problem.units)
         least, most = evaluator.needed_bytes(everything)[0], evaluator.needed_bytes(nothing)[0]
-        best = evaluator.plan(nothing, most)
-        if any(task.collective for task in self._graph.tasks):  # blocks that no choice is made for leave
+        best, least_s = evaluator.plan(nothing, most), problem.compute_s
+        if any(
+            problem.collective_s
+        ):  # the device waits for some, and blocks that no choice is made for leave
             best = evaluator.plan(nothing, NO_LIMIT)
-            most = best.peak_bytes
+            most, least_s = best.peak_bytes, best.step_s
         trials = _number(TRIED_STEPS, TRIALS, problem)
         for _ in range(HALVINGS):
             middle = (least + most) // 2
-            search = Search(evaluator, middle, evaluations=trials, enough_s=problem.compute_s)
+            search = Search(evaluator, middle, evaluations=trials, enough_s=least_s)
             search.try_choices(everything)
             if search.best:
                 search.descend()
-            if search.best and search.best.step_s <= problem.compute_s * (1 + TOLERANCE):
+            if search.best and search.best.step_s <= least_s * (1 + TOLERANCE):
                 best, most = search.best, min(search.best.peak_bytes, middle)
             else:
                 least = middle
         return best
 
-    @property
+    @cached_property
     def compute_s(self) -> float:
-        """The least seconds of all tasks, each once, in any variant."""
-        return self._start_s + self._variants.bounding(None).compute_s - self._variants.spared_s
+        """The least seconds of all tasks and collectives, each once, in any variant."""
+        return (
+            self._start_s + least_with_collectives_s(self._variants.bounding(None)) - self._variants.spared_s
+        )
 
     @cached_property
     def lower_bound_bytes(self) -> int:

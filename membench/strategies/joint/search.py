@@ -5,7 +5,7 @@ from math import exp, inf
 from random import Random
 
 from membench.planning.choices.evaluation import Evaluator, Plan
-from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Choices
+from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Choices, Unit
 
 TOLERANCE = 1e-9
 """Relative differences of step times below it are rounding."""
@@ -114,8 +114,32 @@ class Search:
                 choices, step_s = changed, plan.step_s
 
 
-def seeds(units: int, offloaded: Mapping[int, float], recomputed: Mapping[int, float]) -> Iterator[Choices]:
-    """Yield choices to start from: everything kept, everything offloaded, and the relaxation rounded in several ways."""
+def seeds(
+    units: Sequence[Unit],
+    by_program: frozenset[int],
+    offloaded: Mapping[int, float],
+    recomputed: Mapping[int, float],
+) -> Iterator[Choices]:
+    """Yield choices to start from: everything kept, everything offloaded, and the relaxation rounded in several ways.
+
+    Where weights are gathered, each is tried first with all of them gathered again, and last what the program does.
+
+    Args:
+        by_program: blocks that the program itself computes again.
+    """
+    gathered = any(unit.gather_s for unit in units)
+    for choices in _seeds(len(units), offloaded, recomputed):
+        if gathered:
+            yield [
+                RECOMPUTE if unit.gather_s else choice for unit, choice in zip(units, choices, strict=True)
+            ]
+        yield choices
+    for choice in (KEEP, OFFLOAD) if gathered else ():
+        again = (unit.makers and (unit.gather_s or not by_program.isdisjoint(unit.blocks)) for unit in units)
+        yield [RECOMPUTE if is_again else choice for is_again in again]
+
+
+def _seeds(units: int, offloaded: Mapping[int, float], recomputed: Mapping[int, float]) -> Iterator[Choices]:
     yield [KEEP] * units
     yield [OFFLOAD] * units
     for threshold in (0.5, 0.05):

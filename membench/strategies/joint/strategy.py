@@ -20,6 +20,10 @@ longer than the tasks, with several numbers of layers at home, that of the linea
 the schedules that may do so. Where it is lower than that of plans with all weights on the device, they are made first, and others
 only if their bound is below the fastest of them.
 
+Under sharded weights a rank's gathered weights are stored blocks as well: they stay from the forward to the backward pass, or are
+gathered again ahead of their use, which takes the time of a collective (`planning.gathering`). The bound contains collectives
+(`windows`), and the program's own schedule is among those under 4.
+
 Without a budget the step takes the time of the fastest algorithms, which is eager's where the device offers no choice, with the
 least memory found that costs no time. Masks and narrow index maps are written by PyTorch's operators, a byte and two or four
 bytes for each element; Gist's bits are finer, and its schedule is one of those under 4. Not its codec for sparse maps, whose
@@ -40,6 +44,7 @@ from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
 from membench.execution.simulation import step_time_s
+from membench.planning.gathering import gathered_once
 from membench.strategies.base import Strategy
 
 if TYPE_CHECKING:
@@ -50,6 +55,10 @@ if TYPE_CHECKING:
 PARTS_AT_HOME = (0.0, 1 / 16, 1 / 4, 1.0)
 """Numbers of updates on the host that are tried: of those between the least with which the budget can be kept, from the linear
 program's number on, and all of them."""
+
+PARTS_OF_SHARDS = (1 / 4, 1 / 2, 1.0)
+"""The same where weights are in shards, of all updates: the linear program gathers weights again as if their shards were on the device,
+and so moves too many updates."""
 
 WORTH_WHILE = 1.005
 """The fastest plan so far over the bound of another class of schedules: where it is less, that one is not searched."""
@@ -74,12 +83,13 @@ class Joint(Strategy):
         from membench.strategies.joint.planner import Planner
         from membench.strategies.joint.search import TOLERANCE
 
-        planner = Planner(graph, cost)
+        once = gathered_once(graph)
+        planner = Planner(once, cost)
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
         stays_s = planner.least_s(budget_bytes, FEW_MOMENTS)
-        homes, others = Homes(graph, cost), Others(graph, cost, budget_bytes, stays_s)
+        homes, others = Homes(once, cost), Others(graph, cost, budget_bytes, stays_s)
         at_home = cache(lambda: Planner(homes.at(len(homes.parts)), cost, homes.residences))
         candidates: list[Timed] = []
         leaves_first = (
@@ -95,6 +105,7 @@ class Joint(Strategy):
             planner = at_home()  # its bound holds for all plans
             if _fastest_s(candidates) > planner.least_s(budget_bytes) * (1 + TOLERANCE) or not candidates:
                 candidates += others.timed(_fastest_s(candidates))  # otherwise none of them is faster
+                candidates += others.own()
         if not candidates:
             raise planner.refusal(budget_bytes)
         step_s, fastest = min(candidates, key=lambda candidate: (candidate[0], candidate[1].peak_bytes))
@@ -110,9 +121,12 @@ class Joint(Strategy):
         def keeps_budget(number: int) -> bool:
             return planner_of(number).needed_bytes <= others.budget_bytes
 
-        least = _least(range(ceil(planner.moved(others.budget_bytes)), count), keeps_budget)
+        is_rank = any(task.collective for task in homes.graph.tasks)
+        first = 0 if is_rank else ceil(planner.moved(others.budget_bytes))
+        least = _least(range(first, count), keeps_budget)
+        shares = PARTS_OF_SHARDS if is_rank else PARTS_AT_HOME
         found: list[Timed] = []
-        for number in sorted({ceil(least + share * (count - least)) for share in PARTS_AT_HOME}):
+        for number in sorted({ceil(least + share * (count - least)) for share in shares}):
             if (
                 _fastest_s(found)
                 <= planner_of(number).least_s(others.budget_bytes, FEW_MOMENTS) * WORTH_WHILE
