@@ -1,28 +1,36 @@
 """What runs a program: a function that Inductor has compiled for it, or its calls one after another.
 
-A program is compiled when it is first looked up in a process, not within a step. Inductor keeps its code in its cache on disk
-(``TORCHINDUCTOR_CACHE_DIR``), from where another process takes it. The results are memory that the function makes, as an
-operator does, in the layouts that the eager calls have.
+A program is compiled before a step, with all others of its graph (`prepare`). The results are memory that the function makes, as
+an operator does, in the layouts that the eager calls have.
 """
 
-import logging
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-from membench.core.call import Call, ShapeOf, Value, resolve_operator
-from membench.core.program import Program, run_program
-from membench.core.strides import view_of
-from membench.core.torch_internals import FakeTensorMode, compile_graph
+from membench.backends.compiled_programs import CompiledPrograms
+from membench.backends.program_graph import unfilled
+from membench.core.call import Call, ShapeOf, Value
+from membench.core.program import Program, program_of, run_program
 
-Run = Callable[[Program, Sequence[Tensor]], list[Tensor]]
+Run = Callable[[Program, Sequence[Tensor]], Sequence[Tensor]]
 """Runs a program on its inputs; returns its outputs."""
 
-_log = logging.getLogger("membench")
+
+@cache
+def compiled_programs(device: torch.device, threads: int) -> CompiledPrograms:
+    """Return the compiled programs of this process for a device, of code for that many threads."""
+    return CompiledPrograms(device, threads)
+
+
+def prepare(calls: Iterable[Call | None], device: torch.device) -> None:
+    """Compile the programs among calls, those that have not been compiled yet, at once."""
+    programs = list(dict.fromkeys(program for call in calls if (program := program_of(call))))
+    if programs:
+        compiled_programs(device, torch.get_num_threads()).compile(programs)
 
 
 def program_kernel(
@@ -33,97 +41,10 @@ def program_kernel(
     Args:
         find_kernel: returns the function of a single call, for a program that Inductor does not compile.
     """
-    function = compiled(program, device, torch.get_num_threads())
+    function = compiled_programs(device, torch.get_num_threads()).function(program)
     if function is None:
         return _one_by_one(device, find_kernel)
-    return lambda _, inputs: list(function(*inputs))
-
-
-@cache
-def compiled(program: Program, device: torch.device, threads: int) -> Callable[..., Sequence[Tensor]] | None:
-    """Return a program's compiled function; None if Inductor fails, which is logged once.
-
-    Args:
-        threads: of the process, which the code is compiled for.
-    """
-    try:
-        graph = graph_of(program, device)
-        with FakeTensorMode():
-            _check_layouts(program, graph(*(_unfilled(value, device) for value in program.inputs)))
-        return compile_graph(graph, [_unfilled(value, device) for value in program.inputs])
-    except Exception as error:  # a compiler fails in its own ways
-        names = ", ".join(call.operator for call in program.calls)
-        _log.warning(
-            "Inductor does not compile %s, which run one by one: %s", names, str(error).partition("\n")[0]
-        )
-        return None
-
-
-def graph_of(program: Program, device: torch.device) -> fx.GraphModule:
-    """Return a program's calls as a graph that Inductor compiles."""
-    graph, made = fx.Graph(), program.made()
-    inputs = [graph.placeholder(f"input{position}") for position in range(len(program.inputs))]
-
-    def run(call: Call, memories: Mapping[int, Any]) -> list[Any]:
-        def node(item: Any) -> Any:
-            if isinstance(item, Value):
-                return _view(graph, memories[item.block], made.get(item.block, item), item)
-            if isinstance(item, ShapeOf):
-                layout: dict[str, Any] = {"dtype": item.value.dtype, "device": device}
-                return graph.call_function(
-                    torch.ops.aten.empty_strided.default,
-                    (list(item.value.shape), list(item.value.stride)),
-                    layout,
-                )
-            return [node(each) for each in item] if isinstance(item, tuple) else item
-
-        names = {name: node(each) for name, each in call.kwargs}
-        result = graph.call_function(resolve_operator(call), tuple(map(node, call.args)), names)
-        if len(call.outputs) == 1:
-            return [result]
-        return [graph.call_function(operator.getitem, (result, at)) for at in range(len(call.outputs))]
-
-    graph.output(
-        tuple(run_program(program, inputs, run, partial(_called, graph, torch.ops.aten.clone.default)))
-    )
-    return fx.GraphModule({}, graph)
-
-
-def _called(graph: fx.Graph, function: Callable[..., Any], *args: Any) -> fx.Node:
-    return graph.call_function(function, args)
-
-
-def _view(graph: fx.Graph, node: fx.Node, whole: Value, part: Value) -> fx.Node:
-    if whole == part:
-        return node
-    view = view_of(whole, part)
-    assert view is not None, "fusion joins only what it can view"
-    aten = torch.ops.aten
-    functions = (aten.permute.default, aten.view.default, aten.expand.default)
-    made: fx.Node = view.of(node, *(partial(_called, graph, function) for function in functions))
-    return made
-
-
-def _unfilled(value: Value, device: torch.device) -> Tensor:
-    """Return a tensor in a value's layout."""
-    return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
-
-
-def _check_layouts(program: Program, outputs: Sequence[Tensor]) -> None:
-    """Refuse a program whose outputs' layouts are not those of the eager operators, for which a graph has blocks.
-
-    Raises:
-        ValueError: names an output.
-    """
-    made = program.made()
-    for number, output in zip(program.outputs, outputs, strict=True):
-        value = made[number]
-        steps = [step for size, step in zip(value.shape, value.stride, strict=True) if size > 1]
-        found = [step for size, step in zip(output.shape, output.stride(), strict=True) if size > 1]
-        if (output.dtype, tuple(output.shape), found) != (value.dtype, value.shape, steps):
-            raise ValueError(
-                f"an output is {tuple(output.shape)} by {found}, and eager PyTorch's is by {steps}"
-            )
+    return lambda _, inputs: function(list(inputs))
 
 
 def _one_by_one(device: torch.device, find_kernel: Callable[[Call, torch.device], Callable[..., Any]]) -> Run:
@@ -150,5 +71,5 @@ def _tensors(
         whole = memories[item.block]
         return whole if item.block not in made else whole.as_strided(item.shape, item.stride, item.offset)
     if isinstance(item, ShapeOf):
-        return _unfilled(item.value, device)
+        return unfilled(item.value, device)
     return [_tensors(each, memories, made, device) for each in item] if isinstance(item, tuple) else item

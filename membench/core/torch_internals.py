@@ -1,6 +1,6 @@
 """Everything of torch's private API that membench relies on, in one place.
 
-No other module but `torch_contexts` names a private attribute of torch. Objects are re-exported as they are, so that a hot loop
+No other module but `torch_contexts` and `torch_inductor` names a private attribute of torch. Objects are re-exported as they are, so that a hot loop
 pays for no wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails where a release of torch changes one.
 
 - ``FakeTensor(mode, meta, device)``: a tensor on the meta device that claims to be on another, and the `FakeTensorMode`
@@ -78,7 +78,6 @@ __all__ = [
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "clear_cublas_workspaces",
-    "compile_graph",
     "compiled_depth",
     "composed_kernel",
     "conjugate_view",
@@ -325,20 +324,6 @@ def compiled_depth() -> int:
 
 
 _EVAL_FRAME = "torch._dynamo.eval_frame"
-
-
-def compile_graph(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
-    """Return a function that Inductor compiles for a graph of operators, on tensors in the layouts of examples.
-
-    It takes and returns what the graph does. Importing Inductor takes seconds, so that only what compiles does.
-    """
-    from torch._inductor import standalone_compile
-
-    with torch.no_grad():
-        compiled: Callable[..., Any] = standalone_compile(
-            graph, examples, dynamic_shapes="from_example_inputs"
-        )
-    return compiled
 
 
 split_heads: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]] = (

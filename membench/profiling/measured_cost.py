@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from membench.backends.cuda_memory import drop_library_workspaces
+from membench.backends.programs import prepare
 from membench.backends.tensors import mismatched_outputs
 from membench.core.codec import ActivationCodec
 from membench.core.convolution import Algorithm
@@ -195,6 +196,7 @@ class MeasuredCost(CostModel):
         return measure_issue(self.device)
 
     def _measure(self, tasks: dict[Hashable, Task], graph: TaskGraph) -> None:
+        prepare((task.call for task in tasks.values()), self.device)
         held_bytes = _held_without_libraries(self.device)
         measured = measure_operators(tasks, graph, self.device)
         self.has_measured = True
