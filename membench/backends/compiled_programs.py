@@ -56,6 +56,7 @@ class CompiledPrograms:
         self._machine = repr((torch.__version__, str(device), threads, _processor()))
         self._folder = folder or cache_directory() / "programs"
         self._functions: dict[Program, Function | None] = {}
+        self._reasons: dict[Program, str] = {}  # why programs are not compiled, until they are logged
 
     def function(self, program: Program) -> Function | None:
         """Return the function of a program, compiled now if it has not been; None if Inductor does not compile it."""
@@ -63,7 +64,7 @@ class CompiledPrograms:
         return self._functions[program]
 
     def compile(self, programs: Sequence[Program]) -> None:
-        """Compile the programs that have not been compiled; one that Inductor does not compile is logged."""
+        """Compile the programs that have not been compiled; a line of the log names those that Inductor does not compile."""
         missing = [each for each in programs if each not in self._functions and not self._find(each)]
         written = [(program, found) for program in missing if (found := self._write(program))]
         if written:
@@ -72,6 +73,15 @@ class CompiledPrograms:
             except Exception:  # one of them, or all: there is no compiler
                 for each in written:
                     self._build_alone(*each)
+        for reason in dict.fromkeys(self._reasons.values()):
+            refused = [program for program, given in self._reasons.items() if given == reason]
+            _log.warning(
+                "Inductor does not compile %s; eager PyTorch runs them: %s",
+                "; ".join(map(_named, refused)),
+                reason,
+            )
+        self._functions.update(dict.fromkeys(self._reasons))
+        self._reasons.clear()
 
     def _find(self, program: Program) -> bool:
         """Take a program's function from the cache; return whether it is there."""
@@ -98,20 +108,15 @@ class CompiledPrograms:
             kernels = _kernels_in(source)
             library_source(kernels)
         except Exception as error:  # a compiler fails in its own ways
-            self._refuse(program, error)
+            self._reasons[program] = one_line(error)
             return None
         return _Written(source, kernels)
-
-    def _refuse(self, program: Program, error: Exception) -> None:
-        names = ", ".join(call.operator for call in program.calls)
-        _log.warning("Inductor does not compile %s, which run one by one: %s", names, one_line(error))
-        self._functions[program] = None
 
     def _build_alone(self, program: Program, written: _Written) -> None:
         try:
             self._build([(program, written)])
         except Exception as error:
-            self._refuse(program, error)
+            self._reasons[program] = one_line(error)
 
     def _build(self, written: Sequence[tuple[Program, _Written]]) -> None:
         """Compile the kernels of programs as one library, and keep all of it in the cache."""
@@ -141,6 +146,10 @@ def _function(source: str, library: Path) -> Function:
 @cache
 def _opened(library: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
+
+
+def _named(program: Program) -> str:
+    return " + ".join(call.operator.split(".")[1] for call in program.calls)
 
 
 def _kernels_in(source: str) -> tuple[Kernel, ...]:

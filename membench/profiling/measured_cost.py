@@ -79,6 +79,7 @@ class MeasuredCost(CostModel):
             UnsupportedModel: an operator does not run on synthetic data.
         """
         operators = [task for task in graph.tasks if task.call is not None and not task.collective]
+        prepare((task.call for task in operators), self.device)
         # backward operators last: they would write past the end of a workspace that was taken to be smaller
         for is_backward in (False, True):
             chosen = [task for task in operators if (task.phase is Phase.BACKWARD) is is_backward]
@@ -196,7 +197,6 @@ class MeasuredCost(CostModel):
         return measure_issue(self.device)
 
     def _measure(self, tasks: dict[Hashable, Task], graph: TaskGraph) -> None:
-        prepare((task.call for task in tasks.values()), self.device)
         held_bytes = _held_without_libraries(self.device)
         measured = measure_operators(tasks, graph, self.device)
         self.has_measured = True

@@ -28,7 +28,6 @@ from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
 from membench.planning.exchange import Exchange, exchange_in_last_run, update_before
-from membench.planning.fusion.graph import fused
 from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
@@ -329,9 +328,7 @@ def build_step(
         )
 
     def graph_at(size: int) -> TaskGraph:
-        graph = graph_as_run(captures, cost, size)
-        if kernels is Kernels.INDUCTOR:
-            graph = fused(graph)
+        graph = graph_as_run(captures, cost, size, kernels)
         if ranks:
             return ranks.graph_of_rank(graph, batch_size)
         return with_staged_arguments(graph) if cuda_graph else graph

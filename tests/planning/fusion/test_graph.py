@@ -1,14 +1,12 @@
-"""Fused graphs: the bits of the operators that they consist of, the stated peak, and Inductor's groups."""
+"""Fused graphs: the bits of the operators that they consist of and the stated peak."""
 
-import copy
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import membench
-from membench.backends import programs
 from membench.capture.capture import capture
 from membench.core.program import program_of
 from membench.core.task_graph import Task, TaskGraph
@@ -19,24 +17,18 @@ from membench.strategies.base import find_strategy
 from tests.helpers.checks import check_exact, check_results_and_peak, step_of
 from tests.helpers.costs import UnitCost
 from tests.helpers.networks import COST, NETWORKS, reference
+from tests.helpers.programs import without_compiler
 
 QUICK = ("densenet", "mobilenet_v3", "vit")
 
 
 @pytest.fixture
-def without_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let Inductor fail, so that programs run call by call, with the bits of eager PyTorch."""
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("there is no compiler")
-
-    monkeypatch.setattr(programs, "compile_graph", fail)
-    programs.compiled.cache_clear()
-    yield
-    programs.compiled.cache_clear()
+def one_by_one(tmp_path: Path) -> Iterator[None]:
+    with without_compiler(tmp_path):
+        yield
 
 
-@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_fused_step_has_the_bits_of_its_operators(name: str) -> None:
     case = reference(name)
@@ -49,7 +41,7 @@ def test_a_fused_step_has_the_bits_of_its_operators(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_fused_steps_of_all_networks_have_the_stated_peak(name: str) -> None:
     case = reference(name)
@@ -126,29 +118,3 @@ def test_random_numbers_and_counters_of_the_caller_stay_tasks_of_their_own() -> 
         task for task in graph.tasks if any("num_batches" in graph.blocks[b].name for b in task.writes)
     ]
     assert program_of(counter.call) is None
-
-
-@pytest.mark.slow
-def test_methods_keep_the_bits_of_compiled_groups_and_are_close_to_eager_pytorch() -> None:
-    torch.manual_seed(0)
-    network, images = nn.Sequential(Residual(), Residual(), nn.Dropout(0.3)), torch.randn(8, 4, 16, 16)
-    exact, kept = copy.deepcopy(network), {}
-    torch.manual_seed(1)
-    exact(images).square().sum().backward()
-    for strategy in ("eager", "layrub_hybrid", "joint"):
-        module = copy.deepcopy(network)
-        step = membench.compile(
-            module, lambda output: output.square().sum(), (images, ()), strategy=strategy, kernels="inductor"
-        )
-        torch.manual_seed(1)
-        step(images)
-        kept[strategy] = [weight.grad for weight in module.parameters()] + list(module.buffers())
-        assert step._measure_peak() == step.predicted_peak_bytes
-    assert programs.compiled.cache_info().currsize and None not in kept["eager"]
-    for strategy in ("layrub_hybrid", "joint"):
-        assert all(map(torch.equal, kept[strategy], kept["eager"]))
-    for weight, gradient in zip(exact.parameters(), kept["eager"], strict=False):
-        assert weight.grad is not None
-        torch.testing.assert_close(
-            gradient, weight.grad, rtol=1e-4, atol=1e-4 * float(weight.grad.abs().max())
-        )
