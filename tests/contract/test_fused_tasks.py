@@ -34,7 +34,7 @@ class Blocks(nn.Module):
         self.gate, self.rise, self.head = (nn.Linear(8, 8) for _ in range(3))
 
     def forward(self, images: Tensor) -> Tensor:
-        maps = self.norms[0](self.first(images)).relu()
+        maps = nn.functional.relu6(self.norms[0](self.first(images)), inplace=True)
         for convolution, norm in zip(self.inner, self.norms[1:], strict=True):
             maps = (norm(convolution(maps)) + maps).relu()
         rows = self.rows(self.dropout(maps).flatten(2).mean(2))

@@ -14,6 +14,7 @@ norm's running statistics alone are exact in a program: a recomputed one leaves 
 from dataclasses import replace
 
 from membench.core.task_graph import TaskGraph, numbered
+from membench.planning.fusion.clamps import clamped_gradients_from_results
 from membench.planning.fusion.groups import Groups
 from membench.planning.fusion.operators import is_fusible, is_pointwise
 from membench.planning.fusion.recomputation import recompute_in_kernels
@@ -24,6 +25,7 @@ def fused(graph: TaskGraph) -> TaskGraph:
 
     The graph is one of its own: it has no `TaskGraph.plain`.
     """
+    graph = clamped_gradients_from_results(graph)
     graph = recompute_in_kernels(graph, lambda task: is_fusible(task, graph), is_pointwise)
     groups = Groups(graph)
     for task in graph.tasks:

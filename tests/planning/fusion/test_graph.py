@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from membench.capture.capture import capture
 from membench.core.program import program_of
-from membench.core.task_graph import Task, TaskGraph
+from membench.core.task_graph import Role, Task, TaskGraph
 from membench.core.workload import Workload
 from membench.planning.fusion.graph import fused
 from membench.planning.validate import validate
@@ -118,3 +118,32 @@ def test_random_numbers_and_counters_of_the_caller_stay_tasks_of_their_own() -> 
         task for task in graph.tasks if any("num_batches" in graph.blocks[b].name for b in task.writes)
     ]
     assert program_of(counter.call) is None
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_gradient_of_a_clamp_reads_its_result_and_the_argument_is_not_kept(in_place: bool) -> None:
+    network = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU6(in_place), nn.Conv2d(4, 4, 1))
+    graph = fused(step_graph(network))
+    [backward] = [task for task in graph.tasks if "hardtanh_backward" in names(task)]
+    activations = [
+        graph.blocks[block] for block in backward.reads if graph.blocks[block].role is Role.ACTIVATION
+    ]
+    large = [block for block in activations if block.size_bytes == 2 * 4 * 4 * 4 * 4]
+    assert (
+        len(large) == 2
+    )  # what batch norm has taken, and the clamp's result, which the convolution reads as well
+    assert not any("clone" in names(task) for task in graph.tasks)
+
+
+def test_the_gradient_of_a_clamp_whose_result_is_overwritten_reads_the_argument() -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(4, 4, 1)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return nn.functional.hardtanh(self.layer(images)).mul_(2)
+
+    graph = fused(step_graph(Doubled()))
+    [backward] = [task for task in graph.tasks if "hardtanh_backward" in names(task)]
+    assert any("convolution" in graph.blocks[block].name for block in backward.reads)
