@@ -127,7 +127,8 @@ def compile(  # noqa: A001 (the field's term)
             first batch.
         kernels: ``"eager"`` runs PyTorch's operators, bit for bit. ``"inductor"`` fuses them as `torch.compile` does, and
             schedules the fused ones (`membench.planning.fusion.graph`): for the CPU, with random numbers as eager PyTorch draws them.
-            Results differ from eager's by what fusing rounds, and not between strategies.
+            Results differ from eager's by what fusing rounds, and not between strategies. Convolutions are faster with
+            `channels_last`, to which `torch.compile` changes them by itself.
 
     Raises:
         UnsupportedModel: the module cannot be captured, or a weight's gradient has a hook; names the layer.
