@@ -3,6 +3,7 @@
     python -m benchmarks.compare --results results/compare                    every network
     python -m benchmarks.compare --results FOLDER --networks 'resnet50;unet'  some
     python -m benchmarks.compare --results FOLDER --peers checkpoint          without the other peers
+    python -m benchmarks.compare --results FOLDER --strategies 'auto;joint'   without the other strategies
 
 Each network's rows go to FOLDER/rows.jsonl as soon as it is done; one that has rows of every peer in question is not run again.
 FOLDER/README.md and the pictures are written from all of them.
@@ -27,7 +28,9 @@ from benchmarks.compare.row import INFERENCE, TRAINING, Row
 from benchmarks.compare.run import PEERS, is_due, rows_of
 from membench.core.errors import MembenchError
 from membench.core.files import write_whole
+from membench.core.task_graph import Mode
 from membench.pictures.frontier import draw, save
+from membench.strategies.base import strategies
 from membench.sweep.measured import CPU_ENVIRONMENT
 from membench.sweep.provenance import device_facts_from_outside, provenance
 
@@ -45,7 +48,7 @@ def main(arguments: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines, runs = folder / "rows.jsonl", folder / "provenance.jsonl"
     rows = [Row(**each) for each in _read(lines)]
-    for network, mode in product(arguments.networks, (TRAINING, INFERENCE)):
+    for network, mode in product(arguments.networks, arguments.modes):
         peers = [name for name in PEERS[mode] if name in arguments.peers]
         if not is_due(rows, network, mode, peers):
             continue
@@ -57,7 +60,7 @@ def main(arguments: argparse.Namespace) -> None:
             **_provenance(),
             "load": os.getloadavg()[0],
         }
-        found = rows_of(network, mode, peers, arguments.backend, arguments.time_limit_s)
+        found = rows_of(network, mode, peers, arguments.strategies, arguments.backend, arguments.time_limit_s)
         rows = [row for row in rows if (row.network, row.mode) != (network, mode)] + found
         _write(lines, [asdict(row) for row in rows])
         _write(
@@ -113,6 +116,12 @@ if __name__ == "__main__":
     )
     parser.add_argument("--networks", type=_of("network", list(NETWORKS)), default="all")
     parser.add_argument("--peers", type=_of("peer", [*TRAINING_PEERS, *INFERENCE_PEERS]), default="all")
+    parser.add_argument(
+        "--strategies",
+        type=_of("strategy", list({**strategies(), **strategies(Mode.INFERENCE)})),
+        default="all",
+    )
+    parser.add_argument("--modes", type=_of("mode", [TRAINING, INFERENCE]), default="all")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--time-limit-s", type=float, default=1200.0, help="of a peer's own process")

@@ -18,6 +18,7 @@ from benchmarks.compare.row import (
     TRAINING,
     Row,
 )
+from membench.core.kernels import Kernels
 from membench.core.units import MIB
 
 INTRODUCTION = f"""# Today's tools and membench's strategies, in one table
@@ -43,7 +44,8 @@ Made by `make compare`; every row is in `rows.jsonl`, the machine and its load i
   allocated after the step.
 - Peers were measured alone first, each in a process of its own. Strategies ran without a budget, and within the peaks of the
   peers below the peak that they have without one. A method without a gradient, or with an error above {LARGEST_ERROR:.0e}, is not compared;
-  a peer, which may use other kernels than eager PyTorch, has errors of up to {ROUNDINGS} times rounding as well.
+  a peer, which may use other kernels than eager PyTorch, has errors of up to {ROUNDINGS} times rounding as well, and so has a
+  strategy with *inductor*, the kernels of `kernels="inductor"`, on weights and batch with channels last.
 """
 
 
@@ -113,7 +115,7 @@ def _duel(duel: Duel | None, has_run: bool) -> str:
         return "wrong gradients" if has_run else NOT_RUN
     if duel.best is None or duel.ratio is None:
         return "no strategy holds as little"
-    return f"{duel.ratio:.2f} {duel.best.method}"
+    return f"{duel.ratio:.2f} {duel.best.name}"
 
 
 def _defects(rows: Sequence[Row]) -> Iterator[str]:
@@ -169,9 +171,9 @@ def _section(network: str, mode: str, rows: Sequence[Row]) -> Iterator[str]:
     yield "| method | peak, MB | time over eager | copied, MB | again | weights | error | exact | statistics | held |"
     yield "|---|---:|---:|---:|---:|---:|---:|---|---:|---:|"
     yield from map(_line, (row for row in rows if row.method == EAGER or row.tool == PEER))
-    yield from map(
-        _line, not_dominated([row for row in rows if row.tool == MEMBENCH and counts(row)], step_time_s)
-    )
+    for kernels in Kernels:
+        own = [row for row in rows if row.tool == MEMBENCH and row.kernels == kernels and counts(row)]
+        yield from map(_line, not_dominated(own, step_time_s))
     refused = dict.fromkeys(row.method for row in rows if row.tool == MEMBENCH and row.outcome == NOT_RUN)
     never = [name for name in refused if not any(row.method == name and row.outcome == OK for row in rows)]
     points = sum(row.tool == MEMBENCH and row.outcome == OK for row in rows)
@@ -183,7 +185,7 @@ def _line(row: Row) -> str:
     if row.outcome == NOT_RUN or row.time_over_eager is None:
         return f"| {row.label} | not run: {row.reason} | | | | | | | | |"
     cells = [
-        row.label if row.tool != MEMBENCH else f"membench {row.method}",
+        row.label if row.tool != MEMBENCH else f"membench {row.name}",
         _mib(row.peak_bytes),
         f"{row.time_over_eager:.2f}",
         _mib((row.to_host_bytes or 0) + (row.to_device_bytes or 0)),

@@ -1,5 +1,6 @@
 """Steps under membench's strategies."""
 
+import copy
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from benchmarks.compare.row import INFERENCE, MEMBENCH, NOT_RUN, OK, TRAINING, R
 from benchmarks.compare.step import Step
 from membench.capture.capture import Captures
 from membench.core.errors import MembenchError, one_line
+from membench.core.kernels import Kernels
 from membench.core.schedule import Offload, Prefetch
 from membench.core.task_graph import Mode
 from membench.core.workload import Workload
@@ -33,25 +35,39 @@ class Planned:
 
 
 def planned_steps(
-    network: str, workload: Workload, device: torch.device, budgets: Sequence[int]
+    network: str,
+    workload: Workload,
+    device: torch.device,
+    budgets: Sequence[int],
+    kernels: Kernels,
+    names: Sequence[str],
 ) -> Iterator[Planned]:
     """Yield each strategy's step without a budget, and under each budget below its peak there.
+
+    Compiled kernels get weights and inputs with channels last, as Inductor lays out convolutions on the CPU.
+
+    Args:
+        names: strategies that are left out are not among them.
 
     Raises:
         UnsupportedModel: the network cannot be captured.
     """
+    if kernels is Kernels.INDUCTOR:
+        workload = replace(workload, module=copy.deepcopy(workload.module), channels_last=True).converted()
     captures, cost = Captures(workload, device), MeasuredCost(device, None)
     mode = TRAINING if workload.trains else INFERENCE
     seen: dict[Hashable, str] = {}
     for name, strategy in strategies(Mode(mode)).items():
+        if name not in names:
+            continue
         free_bytes: float = inf
         for budget_bytes in (None, *budgets):
             if budget_bytes is not None and budget_bytes >= free_bytes:
                 continue
-            row = Row(network, mode, MEMBENCH, name, NOT_RUN, budget_bytes=budget_bytes)
+            row = Row(network, mode, MEMBENCH, name, NOT_RUN, budget_bytes=budget_bytes, kernels=kernels)
             start_s = time.process_time()
             try:
-                step = build_step(captures, strategy(), cost, budget_bytes)
+                step = build_step(captures, strategy(), cost, budget_bytes, kernels=kernels)
             except MembenchError as error:
                 yield Planned(replace(row, reason=one_line(error)), None)
                 continue

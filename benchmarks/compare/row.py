@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from membench.core.kernels import Kernels
 from membench.core.units import format_bytes
 
 OK, NOT_RUN = "ok", "not run"
@@ -10,7 +11,7 @@ PYTORCH, PEER, MEMBENCH = "pytorch", "peer", "membench"
 LARGEST_ERROR = 1e-4
 """Of eager's largest gradient: a method beyond it computes something else."""
 ROUNDINGS = 10
-"""How often a peer's error may be that of rounding: it may use other kernels than eager PyTorch, which no strategy does."""
+"""How often an error may be that of rounding, of a peer, which may use other kernels than eager PyTorch, and of compiled ones."""
 TRAINING, INFERENCE = "training", "inference"
 
 
@@ -20,6 +21,7 @@ class Row:
 
     Attributes:
         tool: ``pytorch`` (eager), ``peer`` or ``membench``.
+        kernels: of a strategy; see `Kernels`.
         budget_bytes: of a strategy; None: it was free to hold what it likes.
         reason: why it was not run.
         peak_bytes: of the device's memory; weights, batch and gradients count.
@@ -68,6 +70,7 @@ class Row:
     ready_time_s: float | None = None
     rounds: int | None = None
     same_as: str = ""
+    kernels: str = Kernels.EAGER
 
     @property
     def has_eagers_results(self) -> bool:
@@ -77,16 +80,22 @@ class Row:
     @property
     def is_wrong(self) -> bool:
         """Whether gradients, or the output, differ from eager's by more than rounding."""
-        of_kernels = ROUNDINGS * (self.rounding or 0.0) if self.tool == PEER else 0.0
+        has_own_kernels = self.tool == PEER or self.kernels != Kernels.EAGER
+        of_kernels = ROUNDINGS * (self.rounding or 0.0) if has_own_kernels else 0.0
         return (self.error or 0.0) > max(LARGEST_ERROR, of_kernels)
 
     @property
+    def name(self) -> str:
+        """The method, with its kernels unless they are eager PyTorch's."""
+        return self.method if self.kernels == Kernels.EAGER else f"{self.method}, {self.kernels}"
+
+    @property
     def label(self) -> str:
-        """The method, with its budget."""
+        """The method, with its kernels and budget."""
         return (
-            self.method
+            self.name
             if self.budget_bytes is None
-            else f"{self.method} within {format_bytes(self.budget_bytes)}"
+            else f"{self.name} within {format_bytes(self.budget_bytes)}"
         )
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from itertools import chain
 from multiprocessing import get_context
 from statistics import median
 from typing import Any
@@ -25,6 +26,7 @@ from benchmarks.compare.row import EAGER, INFERENCE, MEMBENCH, NOT_RUN, OK, PEER
 from benchmarks.compare.step import Step, plain_step
 from membench.backends.real import real_device
 from membench.core.errors import MembenchError, one_line
+from membench.core.kernels import Kernels
 from membench.core.workload import Workload
 
 PEERS: Mapping[str, Mapping[str, Peer]] = {TRAINING: TRAINING_PEERS, INFERENCE: INFERENCE_PEERS}
@@ -44,11 +46,14 @@ def is_due(rows: Sequence[Row], network: str, mode: str, peers: Sequence[str]) -
     return not own or any(row.reason == LEFT_OUT and row.method in peers for row in own)
 
 
-def rows_of(network: str, mode: str, peers: Sequence[str], backend: str, limit_s: float) -> list[Row]:
+def rows_of(
+    network: str, mode: str, peers: Sequence[str], names: Sequence[str], backend: str, limit_s: float
+) -> list[Row]:
     """Return the rows of a network.
 
     Args:
         peers: those that are run.
+        names: of the strategies that are run.
         limit_s: of a peer's process.
     """
     alone = []
@@ -59,7 +64,7 @@ def rows_of(network: str, mode: str, peers: Sequence[str], backend: str, limit_s
             alone.append(in_a_process(peer_alone, (network, mode, name, backend), limit_s) or absent)
         else:
             alone.append(absent)
-    together = in_a_process(all_together, (network, mode, alone, backend), None)
+    together = in_a_process(all_together, (network, mode, alone, names, backend), None)
     if together is None:
         raise MembenchError(f"{network}, {mode}: the process that runs all methods ended; run it again")
     return together
@@ -97,7 +102,9 @@ def peer_alone(network: str, mode: str, name: str, backend: str) -> Row:
     return replace(row, outcome=OK, ready_time_s=ready_s, **all_numbers(step, initial, expected, device))
 
 
-def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) -> list[Row]:
+def all_together(
+    network: str, mode: str, alone: Sequence[Row], names: Sequence[str], backend: str
+) -> list[Row]:
     """Return the rows of all methods, with the times that they have next to each other."""
     device, workload = real_device(backend), workload_of(network, mode, backend)
     eager = eager_step(workload)
@@ -109,7 +116,12 @@ def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) ->
     first = Row(network, mode, PYTORCH, EAGER, OK, rounding=rounding, **numbers)
     timed: list[tuple[Row, Step]] = [(first, eager)]
     rest: list[Row] = []
-    for planned in planned_steps(network, workload, device, budgets(first, alone)):
+    found = (
+        planned_steps(network, workload, device, budgets(first, alone), kernels, names)
+        for kernels in Kernels
+        if kernels is Kernels.EAGER or device.type == "cpu"
+    )
+    for planned in chain.from_iterable(found):
         if planned.step is None:
             rest.append(planned.row)
             continue
@@ -148,7 +160,13 @@ def timed_rows(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[
 
     first_s, passed_s = times_s([step for _, step in timed], CHOOSING_ROUNDS)
     rows = [replace(row, first_time_s=time_s) for (row, _), time_s in zip(timed, first_s, strict=True)]
-    best = not_dominated([row for row in rows if row.tool == MEMBENCH], first_time_s)
+    best = [
+        row
+        for kernels in Kernels
+        for row in not_dominated(
+            [row for row in rows if row.tool == MEMBENCH and row.kernels == kernels], first_time_s
+        )
+    ]
     again = [place for place, row in enumerate(rows) if row.tool != MEMBENCH or row in best]
     once_s = sum(passed_s[place] for place in again)
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, round(TURNS_S / once_s)))
@@ -163,7 +181,7 @@ def timed_rows(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[
 def _as_measured(row: Row, other: Row) -> Row:
     """Return a row with the numbers of another one that has the same schedule."""
     return replace(
-        other, method=row.method, budget_bytes=row.budget_bytes, ready_time_s=row.ready_time_s, same_as=row.same_as
+        other, method=row.method, kernels=row.kernels, budget_bytes=row.budget_bytes, ready_time_s=row.ready_time_s, same_as=row.same_as
     )  # fmt: skip
 
 

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from membench.backends.programs import program_kernel
 from membench.core import distributed
 from membench.core.call import Call, resolve_operator
+from membench.core.program import program_of
 from membench.core.random_operators import READ_STATE, SET_STATE, random_state, set_random_state
 from membench.core.torch_internals import (
     OpOverload,
@@ -32,6 +34,8 @@ from membench.core.torch_internals import (
 def find_kernel(call: Call, device: torch.device) -> Callable[..., Any]:
     """Return the function that runs a call on a device, with the bits of its operator."""
     own = _ON_CPU if device.type == "cpu" else _ON_OTHERS
+    if program := program_of(call):
+        return program_kernel(program, device, find_kernel)
     operator = resolve_operator(call)
     if call.operator in own:
         return own[call.operator]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from membench.backends.calls import BoundCall, BoundCalls
+from membench.backends.programs import prepare
 from membench.backends.runs import RunSource
 from membench.core.call import Call, Output, Outputs, Value
 from membench.core.errors import UnsupportedModel
@@ -43,6 +44,7 @@ class DeviceTensors:
         self._values, self._values_of_block = self._bound.values, self._bound.values_of_block
         self.update: Callable[[Task, Callable[[Value], Tensor]], None] | None = None
         self.passed: dict[int, Tensor] = {}
+        prepare((task.call for task in graph.tasks), device)
         self._calls = [
             None if task.call is None or task.index == graph.turn else self._bound.bind(task)
             for task in graph.tasks

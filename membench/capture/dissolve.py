@@ -15,11 +15,9 @@ from itertools import count
 from typing import Any
 
 from membench.core.call import Call, ShapeOf, Value, signature, without_blocks
+from membench.core.program import BATCH_NORMS
 from membench.core.random_operators import READ_STATE, SET_STATE
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block, Task, rename_blocks
-
-BATCH_NORMS = frozenset({"aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"})
-"""A training step updates their fourth and fifth argument, the running statistics; both are optional."""
 
 _STATE_OPERATORS = (READ_STATE, SET_STATE)
 

@@ -10,6 +10,7 @@ from typing import Any
 from membench.core.checks import COUNT, NAME, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
 from membench.core.configuration import find_function, instantiate, names
 from membench.core.errors import MembenchError, one_line
+from membench.core.kernels import Kernels
 from membench.core.launched import launched
 from membench.core.precision import Precision
 from membench.core.units import parse_bytes
@@ -51,6 +52,8 @@ def check_cell(values: Values) -> None:
         Precision.of_step(values["precision"])
     if values.get("channels_last") is not None:
         check(SWITCH, channels_last=values["channels_last"])
+    if values.get("kernels") is not None:
+        _check_kernels(choice(Kernels, "kernels", values["kernels"]), values)
     if values.get("parallel") is not None:
         _check_parallel(values["parallel"], values["backend"]["name"])
     if values["metrics"] is not None:
@@ -82,6 +85,12 @@ def _check_model(model: Values) -> None:
                 f"model: {model['name']} has no description of its batch; give {' '.join(missing)}, or model.inputs and "
                 "model.targets, such as 'model.inputs={x:{shape:[3,224,224]}}'"
             )
+
+
+def _check_kernels(kernels: Kernels, values: Values) -> None:
+    is_alone = values["backend"]["name"] == "cpu" and launched().count == 1
+    if kernels is not Kernels.EAGER and not is_alone:
+        raise MembenchError(f"kernels={kernels} are of one process with backend=cpu; leave kernels out")
 
 
 def _check_parallel(parallel: Any, backend: str) -> None:

@@ -1,4 +1,4 @@
-"""Writes of files as a whole; paths and I/O errors formatted for the terminal."""
+"""The folder for caches; writes of files as a whole; paths and I/O errors formatted for the terminal."""
 
 import os
 from contextlib import suppress
@@ -7,6 +7,11 @@ from pathlib import Path
 
 NO_ROOM = frozenset({EDQUOT, EFBIG, ENOSPC})
 """Errors of a disk, a quota or a limit on files that leaves no room."""
+
+
+def cache_directory() -> Path:
+    """Return ``$MEMBENCH_CACHE``, or ``~/.cache/membench``."""
+    return Path(os.environ.get("MEMBENCH_CACHE") or Path.home() / ".cache" / "membench")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -2,7 +2,7 @@
 
 And optimizers' hooks, without which views of them step.
 
-With `membench.core.torch_internals`, the only module that names private attributes of torch; the same test checks it.
+With `membench.core.torch_internals` and `torch_inductor`, the only module that names private attributes of torch; the same test checks it.
 """
 
 import sys

@@ -31,6 +31,7 @@ OPTIONAL_KEYS = (
     "machine",
     "host_memory",
     "parallel",
+    "kernels",
 )
 """Later keys, left out of a configuration where they are null, so that the hashes of earlier records stay."""
 

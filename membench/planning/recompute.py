@@ -15,9 +15,9 @@ from itertools import count
 
 import torch
 
-from membench.capture.dissolve import BATCH_NORMS
 from membench.core.call import Call
 from membench.core.cost_model import CostModel
+from membench.core.program import without_statistics
 from membench.core.task_graph import (
     EXTERNAL_ROLES,
     RECOMPUTED_SUFFIX,
@@ -273,13 +273,10 @@ def _product_with_mask(dropout: Call) -> Call | None:
 
 
 def _without_statistics(task: Task, updated: list[int]) -> Task | None:
-    """Return batch norm without its running statistics; in a graph without calls a forward task updates nothing else."""
-    call = task.call
-    if call is not None:
-        if call.operator not in BATCH_NORMS:
-            return None
-        inputs, weight, bias, _, _, *rest = call.args
-        call = replace(call, args=(inputs, weight, bias, None, None, *rest))
+    """Return batch norm, alone or in a program, without its running statistics; a forward task without a call updates nothing else."""
+    call = task.call and without_statistics(task.call)
+    if task.call is not None and call is None:
+        return None
     return replace(
         task,
         reads=tuple(block for block in task.reads if block not in updated),

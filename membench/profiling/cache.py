@@ -13,21 +13,15 @@ import torch
 from membench.core.call import Output
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
-from membench.core.files import write_whole
+from membench.core.files import cache_directory, write_whole
 from membench.profiling.link import Link
 from membench.profiling.nvml import driver_version
 from membench.profiling.operators import OperatorCost
 
-CACHE_VARIABLE = "MEMBENCH_CACHE"
 ENGINES_VARIABLE = "CUDNN_ERRATA_JSON_FILE"
 """Variable with the path of a file of cuDNN engines that PyTorch skips; read once per process."""
 PRODUCT_WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 """Variable with cuBLAS's workspace for matrix products, as ``:KiB:count``; read once per process."""
-
-
-def cache_directory() -> Path:
-    """Return ``$MEMBENCH_CACHE``, or ``~/.cache/membench``."""
-    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "membench")
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from membench.backends.cuda_memory import drop_library_workspaces
+from membench.backends.programs import prepare
 from membench.backends.tensors import mismatched_outputs
 from membench.core.codec import ActivationCodec
 from membench.core.convolution import Algorithm
@@ -78,6 +79,7 @@ class MeasuredCost(CostModel):
             UnsupportedModel: an operator does not run on synthetic data.
         """
         operators = [task for task in graph.tasks if task.call is not None and not task.collective]
+        prepare((task.call for task in operators), self.device)
         # backward operators last: they would write past the end of a workspace that was taken to be smaller
         for is_backward in (False, True):
             chosen = [task for task in operators if (task.phase is Phase.BACKWARD) is is_backward]

@@ -1,13 +1,20 @@
 """The graph of a step that runs on a device, with the layouts of its kernels."""
 
 from membench.capture.capture import Captures
+from membench.core.kernels import Kernels
 from membench.core.task_graph import TaskGraph
+from membench.planning.fusion.graph import fused
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
 
 
-def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph:
+def graph_as_run(
+    captures: Captures, cost: MeasuredCost, size: int, kernels: Kernels = Kernels.EAGER
+) -> TaskGraph:
     """Return a graph that has the layouts of the device's kernels, capturing again until all of them agree.
+
+    Args:
+        kernels: the graph's tasks are eager operators, or those that Inductor makes of them.
 
     Raises:
         UnsupportedModel: an operator's outputs differ from its captured layouts after a second capture.
@@ -20,4 +27,4 @@ def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph
             if not captures.learn(size, found.outputs):
                 raise
         else:
-            return graph
+            return fused(graph) if kernels is Kernels.INDUCTOR else graph

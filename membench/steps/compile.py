@@ -18,6 +18,7 @@ from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.kernels import Kernels
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.record import Source
@@ -74,6 +75,7 @@ def compile(  # noqa: A001 (the field's term)
     channels_last: bool = False,
     cuda_graph: bool = False,
     shapes: str = "fixed",
+    kernels: str = "eager",
 ) -> CompiledStep | MicroBatchedStep | ShapedStep | SimulatedStep:
     """Capture a step of training or inference and put it under a memory strategy.
 
@@ -123,6 +125,10 @@ def compile(  # noqa: A001 (the field's term)
         shapes: ``"fixed"`` refuses batches that are not like the example; ``"any"`` captures and plans each new kind of a real
             step's batch when it first gets one, and keeps up to `membench.steps.kept_steps.MOST_KEPT` of them, each with its
             first batch.
+        kernels: ``"eager"`` runs PyTorch's operators, bit for bit. ``"inductor"`` fuses them as `torch.compile` does, and
+            schedules the fused ones (`membench.planning.fusion.graph`): for the CPU, with random numbers as eager PyTorch draws them.
+            Results differ from eager's by what fusing rounds, and not between strategies. Convolutions are faster with
+            `channels_last`, to which `torch.compile` changes them by itself.
 
     Raises:
         UnsupportedModel: the module cannot be captured, or a weight's gradient has a hook; names the layer.
@@ -136,11 +142,16 @@ def compile(  # noqa: A001 (the field's term)
     _check_together(backend, exchange, device, cluster, machine, optimizer, shapes, cuda_graph)
     _check_host(backend, host_memory, disk, shapes, cuda_graph)
     chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
+    compiled_by = choice(Kernels, "kernels", kernels)
     stages = module if isinstance(module, Pipelined) else None
     module, ranks = real_ranks(module if stages is None else stages.module)
     if ranks or stages:
         wrapper = ranks.wrapper if ranks else "Pipelined"
         check_options(wrapper, backend, exchange, precision, shapes, channels_last=channels_last)
+    if compiled_by is not Kernels.EAGER and (backend != "cpu" or ranks or stages):
+        raise MembenchError(
+            f"kernels={compiled_by} runs on one CPU (backend='cpu'), and with a module that no process shares; leave kernels out"
+        )
     host_memory_bytes = as_bytes(host_memory, "host_memory")
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
 
@@ -189,6 +200,7 @@ def compile(  # noqa: A001 (the field's term)
             optimizer=updated_by,
             cuda_graph=cuda_graph,
             ranks=ranks,
+            kernels=compiled_by,
         )
 
     return build(*batch) if shapes == Shapes.FIXED else ShapedStep(build, module, *batch)
@@ -297,6 +309,7 @@ def build_step(
     optimizer: WeightUpdate | None = None,
     cuda_graph: bool = False,
     ranks: RealRanks | None = None,
+    kernels: Kernels = Kernels.EAGER,
 ) -> CompiledStep | MicroBatchedStep:
     """Put a workload under a strategy, to run on the device whose costs are measured.
 
@@ -316,7 +329,7 @@ def build_step(
         )
 
     def graph_at(size: int) -> TaskGraph:
-        graph = graph_as_run(captures, cost, size)
+        graph = graph_as_run(captures, cost, size, kernels)
         if ranks:
             return ranks.graph_of_rank(graph, batch_size)
         return with_staged_arguments(graph) if cuda_graph else graph

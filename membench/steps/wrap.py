@@ -30,6 +30,7 @@ from membench.core.errors import (
     UnsupportedStrategy,
 )
 from membench.core.fully_sharded import is_fully_sharded
+from membench.core.kernels import Kernels
 from membench.core.module_checks import check_module
 from membench.core.opened import closed, opened
 from membench.core.precision import Precision
@@ -59,10 +60,11 @@ def wrap(
     backend: str = "cpu",
     example: Any = None,
     shapes: str = "any",
+    kernels: str = "eager",
 ) -> Module:
     """Return a module with the same weights whose forward and backward pass run under a memory strategy.
 
-    It is called like the module and returns the same, to the bit; its backward pass runs when autograd reaches it, from
+    It is called like the module and returns the same, with eager kernels to the bit; its backward pass runs when autograd reaches it, from
     whatever loss; within `torch.compile` its call is a graph break. Both share weights, buffers, mode, hooks and all other attributes; the module itself stays as it is. Calls
     without gradients run under the strategy if it schedules inference, otherwise under ``eager``.
 
@@ -76,6 +78,7 @@ def wrap(
             are raised here. None: at the first call.
         shapes: ``"any"`` captures and plans each new kind of call when it is first made, and keeps up to
             `membench.steps.kept_steps.MOST_KEPT` of them; ``"fixed"`` refuses all calls but those like the first.
+        kernels: ``"eager"`` or ``"inductor"``, on the CPU; see `membench.compile`.
 
     Raises:
         UnsupportedModel: the module cannot be captured; names the layer. Calls raise it too.
@@ -98,9 +101,17 @@ def wrap(
         refuse_compiled("", type(module).__name__)
     if backend not in ("cpu", "cuda"):
         raise MembenchError(f"there is no backend {backend!r} for a wrapped module; choose one of cpu, cuda")
+    compiled_by = choice(Kernels, "kernels", kernels)
+    if compiled_by is not Kernels.EAGER and backend != "cpu":
+        raise MembenchError(f"kernels={compiled_by} runs on the CPU alone (backend='cpu'); leave kernels out")
     is_fixed = choice(Shapes, "shapes", shapes) is Shapes.FIXED
     calls = WrappedCalls(
-        module, as_strategy(strategy), as_bytes(budget), real_device(backend), is_fixed=is_fixed
+        module,
+        as_strategy(strategy),
+        as_bytes(budget),
+        real_device(backend),
+        is_fixed=is_fixed,
+        kernels=compiled_by,
     )
     wrapped = _sharing_attributes(module, calls)
     if example is not None:
@@ -117,6 +128,7 @@ class WrappedCalls:
         budget_bytes: of each call; None: no limit.
         device: where calls run.
         is_fixed: only calls like the first are made.
+        kernels: what computes the tasks.
     """
 
     def __init__(
@@ -127,12 +139,14 @@ class WrappedCalls:
         device: torch.device,
         *,
         is_fixed: bool,
+        kernels: Kernels,
     ) -> None:
         self.module = module
         self.strategy = strategy
         self.budget_bytes = budget_bytes
         self.device = device
         self.is_fixed = is_fixed
+        self.kernels = kernels
         self._cost = MeasuredCost(device, load_cache(device) if device.type == "cuda" else None)
         self._signature = inspect.signature(module.forward)
         self._steps: KeptSteps[WrappedStep] = KeptSteps()
@@ -255,7 +269,7 @@ class WrappedCalls:
         )
         captures = Captures(workload, self.device)
         with torch.autocast(self.device.type, enabled=False):
-            graph = graph_as_run(captures, self._cost, workload.batch_size)
+            graph = graph_as_run(captures, self._cost, workload.batch_size, self.kernels)
             graph = replace(graph, weights_stay=self.device.type == "cuda")  # other calls use them there
             _check_objects(workload.inputs)
             strategy = self.strategy if graph.mode in self.strategy.modes else Eager()
@@ -370,7 +384,14 @@ def _sharing_attributes(module: Module, calls: WrappedCalls) -> Module:
             return again
         again = memo[id(wrapped)] = _sharing_attributes(
             copied,
-            WrappedCalls(copied, calls.strategy, calls.budget_bytes, calls.device, is_fixed=calls.is_fixed),
+            WrappedCalls(
+                copied,
+                calls.strategy,
+                calls.budget_bytes,
+                calls.device,
+                is_fixed=calls.is_fixed,
+                kernels=calls.kernels,
+            ),
         )
         if forward.replaced:
             again.forward = copy.deepcopy(forward.replaced, memo)

@@ -55,7 +55,7 @@ class _Checkpoints:
 
     Attributes:
         layers: checkpoints of the forward pass, linear layers included.
-        results: blocks that they write, without those of linear layers and those that the caller gets.
+        results: blocks that they write, without those of linear layers and those that the caller has or gets.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -63,7 +63,7 @@ class _Checkpoints:
         found = [layer for layer in graph.forward_layers if layer.has_kind(*COSTLY) or _is_join(graph, layer)]
         self.layers = frozenset(layer.layer for layer in found)
         self._written = frozenset(block for layer in found for block in layer.writes)
-        kept = frozenset(block.index for block in graph.blocks if block.role in RESULT_ROLES)
+        kept = frozenset(b.index for b in graph.blocks if b.role in RESULT_ROLES or b.role in EXTERNAL_ROLES)
         self.results = frozenset(b for t in found if not t.has_kind(Kind.LINEAR) for b in t.writes) - kept
 
     def segments(self) -> Iterator[Segment]:

@@ -10,6 +10,7 @@ from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.configuration import find_function, instantiate
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.kernels import Kernels
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.precision import Precision
@@ -52,6 +53,7 @@ class Cell:
         host_memory_bytes: the most that a step may hold in host memory; None: that of a simulated machine, or any.
         parallel: processes by axis that divide or repeat the weights, see `membench.steps.real_ranks.divided`; empty: all have the
             weights, and exchange gradients.
+        kernels: what computes a step that runs.
         step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
     """
 
@@ -78,6 +80,7 @@ class Cell:
     machine: Machine | None = None
     host_memory_bytes: int | None = None
     parallel: tuple[tuple[str, int], ...] = ()
+    kernels: Kernels = Kernels.EAGER
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> "Cell":
@@ -87,7 +90,7 @@ class Cell:
             configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to
                 be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
                 ``precision``, ``channels_last``, ``serving``, ``allocator``, ``machine``,
-                ``host_memory``, ``parallel``.
+                ``host_memory``, ``parallel``, ``kernels``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
@@ -119,6 +122,7 @@ class Cell:
             machine=instantiate(configuration.get("machine")),
             host_memory_bytes=as_bytes(configuration.get("host_memory"), "host_memory"),
             parallel=tuple((configuration.get("parallel") or {}).items()),
+            kernels=choice(Kernels, "kernels", configuration.get("kernels") or Kernels.EAGER),
         )
 
     @property

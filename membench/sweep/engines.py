@@ -11,8 +11,8 @@ torch's page lists as a limit, changed none of these answers.
 import json
 from pathlib import Path
 
-from membench.core.files import write_whole
-from membench.profiling.cache import ENGINES_VARIABLE, cache_directory
+from membench.core.files import cache_directory, write_whole
+from membench.profiling.cache import ENGINES_VARIABLE
 
 WORKSPACE_BYTES = 64 * 1024
 """The most that a convolution without workspace may take."""

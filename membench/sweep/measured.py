@@ -124,6 +124,7 @@ def _measure_strategy(cell: Cell, graphs: Graphs) -> CellNumbers:
         optimizer=cell.optimizer,
         cuda_graph=cell.cuda_graph,
         ranks=graphs.ranks,
+        kernels=cell.kernels,
     )
     if cell.method.prefers_memory:
         _check_workspaces(step.plan[0].schedule, device)

@@ -47,6 +47,7 @@ def observe(configuration: Configuration) -> ObservedStep:
             cell.budget_bytes,
             micro_batch=cell.micro_batch,
             optimizer=cell.optimizer,
+            kernels=cell.kernels,
         )
         measurement = step.measure()
         step.close()

@@ -18,9 +18,11 @@ from benchmarks.compare.row import EAGER, MEMBENCH, NOT_RUN, OK, PEER, PYTORCH, 
 from benchmarks.compare.run import budgets, peer_alone
 from benchmarks.compare.step import Step, plain_step
 from membench.core.errors import UnsupportedStrategy
+from membench.core.kernels import Kernels
 from membench.core.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
 from membench.strategies.base import find_strategy
+from tests.helpers.programs import without_compiler
 
 CPU = torch.device("cpu")
 
@@ -170,7 +172,7 @@ def test_weights_that_a_strategy_keeps_on_the_host_are_not_in_the_peak(
     wide = nn.Sequential(*(nn.Linear(200, 200) for _ in range(6)))
     workload = Workload("wide", wide, nn.CrossEntropyLoss(), (torch.randn(4, 200),), (torch.arange(4),))
     monkeypatch.setattr(planned, "strategies", lambda mode: {"joint": find_strategy("joint")})
-    found = list(planned.planned_steps("wide", workload, CPU, [1_000_000]))
+    found = list(planned.planned_steps("wide", workload, CPU, [1_000_000], Kernels.EAGER, ["joint"]))
     assert len(found) == 2
     for each in found[1:]:
         assert each.step is not None and each.row.budget_bytes is not None
@@ -206,12 +208,16 @@ def lenet(monkeypatch: pytest.MonkeyPatch) -> str:
     return "lenet"
 
 
-def test_a_network_has_a_row_for_every_method(lenet: str) -> None:
+def test_a_network_has_a_row_for_every_method_and_both_kinds_of_kernels(lenet: str, tmp_path: Path) -> None:
     names = ("checkpoint", "save_on_cpu", "TRL OffloadActivations")
     alone = [peer_alone(lenet, TRAINING, name, "cpu") for name in names]
     assert [row.outcome for row in alone] == [OK, OK, NOT_RUN]
-    rows = run.all_together(lenet, TRAINING, alone, "cpu")
-    assert {row.method for row in rows} >= {*names, EAGER, "eager", "layrub_hybrid"}
+    strategies = ["eager", "pytorch", "layrub_hybrid"]
+    with without_compiler(tmp_path):
+        rows = run.all_together(lenet, TRAINING, alone, strategies, "cpu")
+    compiled = {"eager, inductor", "layrub_hybrid, inductor"}
+    assert {row.name for row in rows} >= {*names, EAGER, "eager", "layrub_hybrid", *compiled}
+    assert "rotor" not in {row.method for row in rows}
     for row in rows:
         assert (row.outcome == NOT_RUN and row.reason) or row.first_time_s
         assert row.tool == MEMBENCH or row.outcome == NOT_RUN or row.time_over_eager
@@ -224,7 +230,7 @@ def test_a_network_has_a_row_for_every_method(lenet: str) -> None:
         left_out, lenet, TRAINING, names[:2]
     )
     text = page(rows, [])
-    assert "not run: it copies on CUDA streams" in text and "| membench " in text
+    assert "not run: it copies on CUDA streams" in text and "| membench " in text and ", inductor |" in text
 
 
 def row(tool: str, method: str, peak_bytes: int, time_s: float, **fields: Any) -> Row:

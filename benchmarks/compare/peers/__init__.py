@@ -16,6 +16,7 @@ TRAINING_PEERS: dict[str, Peer] = {
     "save_on_cpu": SavedOnCpu(),
     "torchtune OffloadActivations": TorchtuneOffloadActivations(),
     "TRL OffloadActivations": TrlOffloadActivations(),
+    "compile": BudgetedCompile(1.0),
     "compile, activation_memory_budget=0.5": BudgetedCompile(0.5),
     "compile, activation_memory_budget=0": BudgetedCompile(0.0),
     "DeepSpeed checkpointing": DeepSpeedCheckpoint(),

@@ -1,0 +1,64 @@
+"""What can be part of a fused task: operators that Inductor computes by loops of its own, with effects that a program keeps."""
+
+import torch
+
+from membench.core.call import Call, Value, resolve_operator, values_in
+from membench.core.program import BATCH_NORMS
+from membench.core.task_graph import EXTERNAL_ROLES, Phase, Task, TaskGraph
+
+_POINTWISE = {
+    "_to_copy", "copy_", "masked_fill_", "fill_", "zeros_like", "ones_like", "full_like", "threshold_backward", "hardtanh_backward",
+    "hardswish_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "mse_loss_backward", "smooth_l1_loss_backward",
+}  # fmt: skip
+"""Operators that compute each element alone, without torch's tag for that."""
+
+_REDUCTIONS = {
+    "sum", "mean", "amax", "amin", "var", "var_mean", "linalg_vector_norm", "_softmax", "_softmax_backward_data", "_log_softmax",
+    "_log_softmax_backward_data", "native_batch_norm", "native_batch_norm_backward", "native_layer_norm",
+    "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
+    "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "mse_loss", "smooth_l1_loss",
+}  # fmt: skip
+"""Operators that Inductor computes by loops of its own, some of them reductions."""
+
+
+def is_fusible(task: Task, graph: TaskGraph) -> bool:
+    """Return whether a task can be part of a program."""
+    call = task.call
+    if call is None or task.random or task.collective or task.on_host or task.phase is Phase.UPDATE:
+        return False
+    if not call.operator.startswith("aten.") or not (_name(call) in _REDUCTIONS or is_pointwise(task)):
+        return False
+    updated = set(task.writes) - set(task.creates)
+    if call.operator not in BATCH_NORMS and any(
+        graph.blocks[block].role in EXTERNAL_ROLES for block in updated
+    ):
+        return False
+    values = values_in((call.args, call.kwargs, call.outputs))
+    if any(value.conjugated or value.negated or value.dtype.is_complex for value in values):
+        return False
+    outputs = [value for value in call.outputs if value is not None]
+    makes_each = sorted(value.block for value in outputs) == sorted(task.creates)
+    return makes_each and all(_fills(value, graph) for value in values if value.block in task.writes)
+
+
+def is_pointwise(task: Task) -> bool:
+    """Return whether a task computes each element alone."""
+    call = task.call
+    return call is not None and (
+        _name(call) in _POINTWISE or torch.Tag.pointwise in resolve_operator(call).tags
+    )
+
+
+def _name(call: Call) -> str:
+    return call.operator.split(".")[1]
+
+
+def _fills(value: Value, graph: TaskGraph) -> bool:
+    """Return whether a value is the whole of its block, or of a tensor of the caller."""
+    block = graph.blocks[value.block]
+    return not value.offset and value.extent_bytes == block.size_bytes and 0 not in value.stride
+
+
+def is_alone_compiled(task: Task) -> bool:
+    """Return whether a fusible task is compiled alone as well: a pointwise operator is a single kernel as it is."""
+    return task.call is not None and _name(task.call) in _REDUCTIONS
