@@ -1,5 +1,6 @@
 """What computes a step on a device."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -8,3 +9,16 @@ class Kernels(StrEnum):
 
     EAGER = "eager"
     INDUCTOR = "inductor"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What of a step was given to `torch.compile`.
+
+    Attributes:
+        modules: paths of modules, each compiled with those inside it; ``""`` is the whole module.
+        loss: the loss was, too.
+    """
+
+    modules: tuple[str, ...]
+    loss: bool = False
