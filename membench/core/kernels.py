@@ -22,3 +22,15 @@ class Compiled:
 
     modules: tuple[str, ...]
     loss: bool = False
+
+    def around(self, path: str) -> str | None:
+        """Return the outermost compiled module that contains a layer; None: none does."""
+        return min((module for module in self.modules if is_inside(path, module)), key=len, default=None)
+
+
+WHOLE_STEP = Compiled(("",), loss=True)
+
+
+def is_inside(path: str, module: str) -> bool:
+    """Return whether a layer is a module or a part of it, by their paths."""
+    return not module or path == module or path.startswith(f"{module}.")

@@ -94,6 +94,7 @@ __all__ = [
     "has_other_users",
     "is_collective",
     "is_compiled",
+    "is_compiled_function",
     "is_composite",
     "is_of_torch",
     "is_profiled",
@@ -456,3 +457,8 @@ def tensors_of(tree: Any) -> list[Tensor]:
 def is_compiled(module: nn.Module) -> bool:
     """Return whether a module is what `torch.compile` returns for one, or was compiled in place by its method."""
     return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+def is_compiled_function(function: Callable[..., Any] | None) -> bool:
+    """Return whether a function is what `torch.compile` returns for one."""
+    return hasattr(function, "_torchdynamo_orig_callable")

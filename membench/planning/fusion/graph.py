@@ -14,7 +14,7 @@ norm's running statistics alone are exact in a program: a recomputed one leaves 
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from membench.core.kernels import Compiled
+from membench.core.kernels import WHOLE_STEP, Compiled
 from membench.core.task_graph import Task, TaskGraph
 from membench.planning.fusion.groups import Groups
 from membench.planning.fusion.operators import is_cheap, is_fusible
@@ -22,13 +22,13 @@ from membench.planning.fusion.recomputation import recompute_in_kernels
 from membench.planning.fusion.regions import Regions
 
 
-def fused(graph: TaskGraph, compiled: Compiled | None = None, apart: Collection[str] = ()) -> TaskGraph:
+def fused(graph: TaskGraph, compiled: Compiled = WHOLE_STEP, apart: Collection[str] = ()) -> TaskGraph:
     """Return the graph with groups of tasks as one task each; the blocks keep their numbers.
 
     `TaskGraph.plain` is the step as PyTorch runs it with these compiled: compiled code gives a block back after its last use.
 
     Args:
-        compiled: what was; None: the whole step.
+        compiled: what of the step is.
         apart: paths of modules at whose edges compiled graphs end.
     """
     plain = graph.plain and _fused(graph.plain, compiled, apart)
@@ -37,7 +37,7 @@ def fused(graph: TaskGraph, compiled: Compiled | None = None, apart: Collection[
     return replace(_fused(graph, compiled, apart), plain=plain)
 
 
-def _fused(graph: TaskGraph, compiled: Compiled | None, apart: Collection[str]) -> TaskGraph:
+def _fused(graph: TaskGraph, compiled: Compiled, apart: Collection[str]) -> TaskGraph:
     regions = Regions(graph, compiled, apart)
 
     def region_of(task: Task) -> object:
