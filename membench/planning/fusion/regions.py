@@ -18,7 +18,7 @@ class Regions:
 
     def __init__(self, graph: TaskGraph, compiled: Compiled, apart: Collection[str] = ()) -> None:
         losses = {task.layer for task in graph.tasks if task.phase is Phase.LOSS}
-        of_loss = ("loss", "") if compiled.loss else None
+        of_loss = ("" if "" in compiled.modules else "loss", "") if compiled.loss else None
         self._of_layer = [
             of_loss if layer in losses else _region(name.split("#")[0], compiled, apart)
             for layer, name in enumerate(graph.layers)
