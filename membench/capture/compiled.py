@@ -55,7 +55,9 @@ def compiled_functions_refused(workload: Workload, layer_name: Callable[[], str]
 
 
 def _is_known(compiled: Compiled | None, layer: str) -> bool:
-    return compiled is not None and (compiled.around(layer) is not None or (compiled.loss and layer == "loss"))
+    return compiled is not None and (
+        compiled.around(layer) is not None or (compiled.loss and layer == "loss")
+    )
 
 
 def refuse_compiled(layer: str, name: str, error: Exception | None = None) -> NoReturn:

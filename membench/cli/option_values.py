@@ -92,10 +92,14 @@ def _check_kernels(kernels: Kernels, values: Values) -> None:
     backend = values["backend"]["name"]
     is_alone = backend != "cuda" and launched().count == 1
     if kernels is not Kernels.EAGER and not is_alone:
-        raise MembenchError(f"kernels={kernels} run in one process with backend=cpu, or are simulated; leave kernels out")
+        raise MembenchError(
+            f"kernels={kernels} run in one process with backend=cpu, or are simulated; leave kernels out"
+        )
     framework = values["framework"].get("_target_", "") if backend == "simulated" else ""
     if kernels is not Kernels.EAGER and framework and framework != _PYTORCH:
-        raise MembenchError(f"kernels={kernels} are PyTorch's; choose framework=pytorch, or leave kernels out")
+        raise MembenchError(
+            f"kernels={kernels} are PyTorch's; choose framework=pytorch, or leave kernels out"
+        )
 
 
 def _check_parallel(parallel: Any, backend: str) -> None:

@@ -49,6 +49,7 @@ class Kernel:
         moved_bytes: read and written, each pass over the memory counted.
         layout_bytes: moved in addition to bring activations into the layout of tensor cores and back.
         is_weight_gradient: of a convolution.
+        is_pointwise: a convolution of 1 x 1.
         channels_last: the layout of a convolution's or a normalization's activations.
     """
 
@@ -59,6 +60,7 @@ class Kernel:
     product: Product | None = None
     layout_bytes: int = 0
     is_weight_gradient: bool = False
+    is_pointwise: bool = False
     channels_last: bool = False
 
 
@@ -199,8 +201,9 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
     if not is_of_torch(call.operator):  # with the operations of its formula, if it has one
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
     if name in _NORMALIZATIONS:
-        passes = 1 if call.operator in BATCH_NORMS and not call.args[5] else _PASSES.get(name, 1)
-        passed_bytes = round(passes * moved_bytes)
+        if call.operator in BATCH_NORMS and not call.args[5]:  # by statistics that are known
+            return Kernel(Family.ELEMENTWISE, precision, moved_bytes)
+        passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)
         return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=_is_channels_last(values))
     if name in _REDUCTIONS:
         return Kernel(Family.REDUCTION, precision, moved_bytes)
@@ -294,6 +297,7 @@ def _convolution(
         product,
         layout_bytes,
         task.gradient_of is GradientOf.WEIGHT,
+        c.kernel_size == (1, 1),
         channels_last,
     )
 

@@ -150,7 +150,7 @@ def _results(
             return [across(value) for value in outputs]
         row_bytes = prod(arguments[0].shape[axis] for axis in reduced) * arguments[0].dtype.itemsize
         return [of_rows(value, row_bytes) for value in outputs]
-    if name in _ROWS or "_norm" in name and name != "linalg_vector_norm":
+    if name in _ROWS or ("_norm" in name and name != "linalg_vector_norm"):
         largest = max(prod(value.shape) for value in arguments)
         row_bytes = _row_bytes(call, arguments)
         is_weight = [name.endswith("_backward") and prod(value.shape) < largest for value in outputs]
@@ -161,7 +161,11 @@ def _results(
 
 def _summed(name: str, inputs: tuple[_Operand, ...]) -> tuple[_Operand, ...]:
     """Return what an operator adds up in rows; of the gradient of softmax's logarithm that is the incoming gradient alone."""
-    return inputs[:1] if name in ("_log_softmax_backward_data", "_fused_rms_norm", "native_layer_norm") else inputs
+    return (
+        inputs[:1]
+        if name in ("_log_softmax_backward_data", "_fused_rms_norm", "native_layer_norm")
+        else inputs
+    )
 
 
 def _row_bytes(call: Call, arguments: Sequence[Value]) -> int:

@@ -204,9 +204,7 @@ def stage_begins(
 
 def _modules_of(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
     """Return the paths of modules of some classes, without that of the module itself."""
-    return tuple(
-        name for name, each in module.named_modules() if name and type(each).__name__ in classes
-    )
+    return tuple(name for name, each in module.named_modules() if name and type(each).__name__ in classes)
 
 
 def repeated_classes(module: nn.Module) -> frozenset[str]:

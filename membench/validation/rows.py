@@ -160,7 +160,9 @@ def _sizes(options: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[Confi
 
 
 def _step(options: Mapping[str, Any], values: Mapping[str, Any]) -> Configuration:
-    further = {name: _filled(options.get(name, {}), values) for name in ("rates", "strategy", "ranks", "kernels")}
+    further = {
+        name: _filled(options.get(name, {}), values) for name in ("rates", "strategy", "ranks", "kernels")
+    }
     return {
         **{name: value for name, value in further.items() if value},
         "model": {"name": str(values["network"]), **_filled(_model(options, values), values)},

@@ -8,9 +8,9 @@ from membench.core.task_graph import EXTERNAL_ROLES, Phase, Task, TaskGraph
 
 _POINTWISE = {
     "_to_copy", "copy_", "masked_fill_", "fill_", "zeros_like", "ones_like", "full_like", "threshold_backward", "hardtanh_backward",
-    "hardswish_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "mse_loss_backward", "smooth_l1_loss_backward",
+    "clone", "constant_pad_nd", "roll", "cat", "hardswish_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "mse_loss_backward", "smooth_l1_loss_backward",
 }  # fmt: skip
-"""Operators that compute each element alone, without torch's tag for that."""
+"""Operators that compute, or move, each element alone, without torch's tag for that."""
 
 _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "var", "var_mean", "linalg_vector_norm", "_softmax", "_softmax_backward_data", "_log_softmax",

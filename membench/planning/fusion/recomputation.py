@@ -87,11 +87,7 @@ class _Chosen:
             if task.phase in AFTER_THE_LOSS:
                 for block in task.reads:
                     readers[block].append(task)
-            elif (
-                region_of(task) is not None
-                and is_cheap(task)
-                and task.writes == task.creates
-            ):
+            elif region_of(task) is not None and is_cheap(task) and task.writes == task.creates:
                 self._makers.update((block, task) for block in task.creates if len(task.creates) == 1)
         self._kept = set(readers)
         self._blocks = {
