@@ -101,7 +101,7 @@ class _Chosen:
         self._kept -= self._blocks
         for block in sorted(self._blocks, key=lambda each: self._makers[each].index):
             cone = self._cone([block], readers[block][-1].index)
-            added = None if cone is None else graph.size_bytes(cone[1])
+            added = None if cone is None else sum(map(self._weight, cone[1]))
             if added is None or added >= self._weight(block):
                 self._blocks.remove(block)
                 self._kept.add(block)
