@@ -1,7 +1,6 @@
 """Graphs of a step of which parts are compiled, on a GPU: in Inductor's layout, and fused."""
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -9,7 +8,7 @@ from membench.capture.capture import Captures
 from membench.core.checks import choice
 from membench.core.kernels import WHOLE_STEP, Compiled, Kernels
 from membench.core.task_graph import TaskGraph
-from membench.core.torch_internals import is_compiled, is_compiled_function
+from membench.core.torch_internals import is_compiled_by_inductor
 from membench.planning.fusion.graph import fused
 from membench.planning.fusion.layouts import becomes_channels_last
 
@@ -54,11 +53,7 @@ def compiled_parts(
     """
     if kernels is not None:
         return WHOLE_STEP, WHOLE_STEP if choice(Kernels, "kernels", kernels) is Kernels.INDUCTOR else None
-    paths = tuple(path for path, layer in module.named_modules() if is_compiled(layer))
-    of_loss = _is_compiled_loss(loss)
+    paths = tuple(path for path, layer in module.named_modules() if is_compiled_by_inductor(layer))
+    of_loss = is_compiled_by_inductor(loss)
     found = Compiled(paths, of_loss) if paths or of_loss else None
     return found, found
-
-
-def _is_compiled_loss(loss: Any) -> bool:
-    return is_compiled(loss) if isinstance(loss, nn.Module) else is_compiled_function(loss)
