@@ -176,6 +176,15 @@ class Captures:
         self._steps: dict[int, CapturedStep] = {}
         self._seen: dict[Hashable, Outputs] = {}
 
+    def in_channels_last(self) -> "Captures":
+        """Return captures of the same step in that memory format."""
+        return Captures(
+            replace(self.workload, channels_last=True),
+            self.device,
+            uses_values=self.uses_values,
+            prepared=self._prepared,
+        )
+
     def at(self, size: int) -> CapturedStep:
         """Return the step on that many samples.
 

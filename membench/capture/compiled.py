@@ -9,23 +9,26 @@ from warnings import catch_warnings, filterwarnings
 from torch import nn
 
 from membench.core.errors import UnsupportedModel
+from membench.core.kernels import Compiled
 from membench.core.torch_contexts import compiled_calls_noted
+from membench.core.workload import Workload
 
 _KERNELS = frozenset({"torch.nn.attention.flex_attention"})
 """Modules of functions that are one kernel each, which torch makes by compiling them."""
 
 
 @contextmanager
-def compiled_functions_refused(module: nn.Module, layer_name: Callable[[], str]) -> Iterator[None]:
+def compiled_functions_refused(workload: Workload, layer_name: Callable[[], str]) -> Iterator[None]:
     """Refuse compiled functions and modules that are called within a trace, also those that fail in it.
 
     Args:
+        workload: its `Workload.compiled` are not refused.
         layer_name: returns the name of the layer that is running.
 
     Raises:
         UnsupportedModel: names the layer of the first call.
     """
-    paths = {id(layer): path for path, layer in module.named_modules()}
+    paths = {id(layer): path for path, layer in workload.module.named_modules()}
     found: list[tuple[str, str]] = []
 
     def note(function: Callable[..., Any]) -> None:
@@ -35,7 +38,9 @@ def compiled_functions_refused(module: nn.Module, layer_name: Callable[[], str])
         given = getattr(given, "__self__", given)  # a method of the module
         is_module = isinstance(given, nn.Module)
         name = type(given).__name__ if is_module else getattr(given, "__qualname__", repr(given))
-        found.append((paths.get(id(given), layer_name()), name))
+        layer = paths.get(id(given), layer_name())
+        if not _is_known(workload.compiled, layer):
+            found.append((layer, name))
 
     with compiled_calls_noted(note), catch_warnings():
         filterwarnings("ignore", message=".*when there are global hooks on modules")  # those that name layers
@@ -49,11 +54,17 @@ def compiled_functions_refused(module: nn.Module, layer_name: Callable[[], str])
         refuse_compiled(*found[0])
 
 
+def _is_known(compiled: Compiled | None, layer: str) -> bool:
+    return compiled is not None and (
+        compiled.around(layer) is not None or (compiled.loss and layer == "loss")
+    )
+
+
 def refuse_compiled(layer: str, name: str, error: Exception | None = None) -> NoReturn:
     """Refuse a function or module of that name."""
     raise UnsupportedModel(
         layer,
-        f"{name} was given to torch.compile, and the kernels that this makes are not predicted yet",
+        f"{name} was given to torch.compile, and the kernels that this makes are predicted alone, of modules and losses",
         "pass the module as it was before (its _orig_mod), or leave torch.compile out; what a library compiles runs without it "
         "within torch.compiler.set_stance('force_eager')",
     ) from error

@@ -210,7 +210,7 @@ def _trace(
         with failures_named(workload, lambda: recorder.layer_name):
             with (
                 recorder,
-                compiled_functions_refused(workload.module, lambda: recorder.layer_name),
+                compiled_functions_refused(workload, lambda: recorder.layer_name),
                 as_on_a_gpu(lambda: recorder.layer_name) if gpu else nullcontext(),
                 without_value_checks(),
                 placements_chosen_unseen(),

@@ -26,6 +26,7 @@ FOLDER = Requirement(
     "a folder, such as outputs/records", lambda value: isinstance(value, str) and value != ""
 )
 
+_PYTORCH = "membench.frameworks.pytorch.PyTorch"
 _OF_A_MODEL = ("name", "module", "loss")
 
 
@@ -88,9 +89,17 @@ def _check_model(model: Values) -> None:
 
 
 def _check_kernels(kernels: Kernels, values: Values) -> None:
-    is_alone = values["backend"]["name"] == "cpu" and launched().count == 1
+    backend = values["backend"]["name"]
+    is_alone = backend != "cuda" and launched().count == 1
     if kernels is not Kernels.EAGER and not is_alone:
-        raise MembenchError(f"kernels={kernels} are of one process with backend=cpu; leave kernels out")
+        raise MembenchError(
+            f"kernels={kernels} run in one process with backend=cpu, or are simulated; leave kernels out"
+        )
+    framework = values["framework"].get("_target_", "") if backend == "simulated" else ""
+    if kernels is not Kernels.EAGER and framework and framework != _PYTORCH:
+        raise MembenchError(
+            f"kernels={kernels} are PyTorch's; choose framework=pytorch, or leave kernels out"
+        )
 
 
 def _check_parallel(parallel: Any, backend: str) -> None:

@@ -3,10 +3,11 @@
     membench predict model=resnet50 device=rtx4090 batch_size=64 precision=amp_bf16 optimizer=adamw
     membench predict model=vit_b_16 device=t4 batch_size=128 strategy=layrub_hybrid optimizer=sgd
     membench predict model=hf/llama-2-7b-hf device=a100_80gb serving=decode model.sequence_length=2048 batch_size=16 precision=bf16
+    membench predict model=vit_b_16 device=a100_80gb batch_size=128 precision=amp_bf16 optimizer=adamw kernels=inductor
     membench predict model=llama_7b cluster=dgx_h100 nodes=2 parallel='{fsdp: 16}' batch_size=1 precision=bf16 optimizer=adamw
 
 Takes the options of `membench run`, --config-dir FOLDER included. The step is PyTorch's, by default plain (strategy=pytorch)
-and without an optimizer. Nothing runs and nothing is allocated. Three sizes of memory: allocated by the step's tensors,
+and without an optimizer; kernels=inductor predicts it as torch.compile runs it. Nothing runs and nothing is allocated. Three sizes of memory: allocated by the step's tensors,
 reserved for them by PyTorch's caching allocator, and used by the process as nvidia-smi shows.
 
 Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are alike; batch_size is its own. In addition:
@@ -24,7 +25,7 @@ Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are al
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,7 @@ def read_parallel(text: str) -> dict[str, int]:
 def run(settings: Settings) -> int:
     """Print the prediction and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
+    from membench.steps.fused_graphs import compiled_parts
     from membench.steps.predict import Predictor
     from membench.steps.ranks import ranks_of
     from membench.sweep.cell import Cell
@@ -135,7 +137,11 @@ def run(settings: Settings) -> int:
     cell = Cell.from_configuration(settings.configuration)
     workload, strategy = cell.workload(cell.batch_size), cell.method.strategy()
     ranks = None if settings.ranks is None else ranks_of(workload.module, cell.cluster, **settings.ranks)
-    predictor = Predictor(workload, strategy, cell.budget_bytes, cell.optimizer, ranks=ranks)
+    known, compiled = compiled_parts(workload.module, workload.loss, settings.configuration.get("kernels"))
+    workload = replace(workload, compiled=known)
+    predictor = Predictor(
+        workload, strategy, cell.budget_bytes, cell.optimizer, ranks=ranks, compiled=compiled
+    )
     prediction = predictor.on(cell.simulated_device, cell.simulated_machine)
     values = [
         *_values(prediction),

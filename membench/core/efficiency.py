@@ -30,6 +30,8 @@ class KernelRates:
         tile_depth: steps in depth that filling and emptying the pipeline of a tile takes.
         kernel_s: between a kernel and the next.
         issue_s: of the host for each operator.
+        compiled_issue_s: of the host for each kernel in compiled code.
+        pointwise_layout: as `layout`, of convolutions of 1 x 1, which are products in either layout; None: as others.
 
     Raises:
         MembenchError: a number is not positive, or a time or a depth is negative.
@@ -57,12 +59,15 @@ class KernelRates:
     tile_depth: float
     kernel_s: float
     issue_s: float
+    compiled_issue_s: float
+    pointwise_layout: float | None = None
 
     def __post_init__(self) -> None:
-        others = {"tile_depth", "kernel_s", "issue_s"}
+        others = {"tile_depth", "kernel_s", "issue_s", "compiled_issue_s"}
         numbers = {each.name: getattr(self, each.name) for each in fields(self)}
         check(NOT_NEGATIVE, **{name: value for name, value in numbers.items() if name in others})
-        check(POSITIVE, **{name: value for name, value in numbers.items() if name not in others})
+        positive = {name: value for name, value in numbers.items() if name not in others}
+        check(POSITIVE, **{name: value for name, value in positive.items() if value is not None})
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What computes a step on a device."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -8,3 +9,28 @@ class Kernels(StrEnum):
 
     EAGER = "eager"
     INDUCTOR = "inductor"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What of a step was given to `torch.compile`.
+
+    Attributes:
+        modules: paths of modules, each compiled with those inside it; ``""`` is the whole module.
+        loss: the loss was, too.
+    """
+
+    modules: tuple[str, ...]
+    loss: bool = False
+
+    def around(self, path: str) -> str | None:
+        """Return the outermost compiled module that contains a layer; None: none does."""
+        return min((module for module in self.modules if is_inside(path, module)), key=len, default=None)
+
+
+WHOLE_STEP = Compiled(("",), loss=True)
+
+
+def is_inside(path: str, module: str) -> bool:
+    """Return whether a layer is a module or a part of it, by their paths."""
+    return not module or path == module or path.startswith(f"{module}.")

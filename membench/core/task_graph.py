@@ -185,6 +185,7 @@ class Task:
         convolution: geometry of a two-dimensional convolution or of one of its gradients; None for other tasks.
         algorithm: name of the cost model's algorithm that runs it; empty: the default.
         releases: blocks whose memory plain PyTorch gives back after it; empty except in `TaskGraph.plain`.
+        is_compiled: code that `torch.compile` has made starts it.
         on_host: runs on the processor, on copies in host memory of the blocks that it reads and writes; it creates none, and
             its workspace is host memory, which is not counted.
         collective: the exchange with other ranks that it is; None: it computes.
@@ -211,6 +212,7 @@ class Task:
     convolution: Convolution | None = None
     algorithm: str = ""
     releases: tuple[int, ...] = ()
+    is_compiled: bool = False
     on_host: bool = False
     collective: Collective | None = None
     call: Call | None = None

@@ -247,7 +247,7 @@ swapped_tensors: Callable[..., AbstractContextManager[None]] = _reparametrize_mo
 
 @contextmanager
 def compiled_calls_noted(note: Callable[[Callable[..., Any]], None]) -> Iterator[None]:
-    """Call a function with what was given to `torch.compile`, whenever it is called and is not to run as it is.
+    """Call a function with what was given to `torch.compile`, whenever it is called and is not to run as it is; run it so.
 
     A module is given as its method. `torch.compiler.disable` and ``set_stance("force_eager")`` run functions as they are.
     """
@@ -259,6 +259,7 @@ def compiled_calls_noted(note: Callable[[Callable[..., Any]], None]) -> Iterator
         chosen = chosen_by_stance(callback)
         if callable(chosen) and (function := frame_of(1).f_locals.get("fn")) is not None:
             note(function)
+            return None  # run it as it is written
         return chosen
 
     with patch.object(eval_frame, "_callback_from_stance", noting):

@@ -93,6 +93,7 @@ __all__ = [
     "has_other_users",
     "is_collective",
     "is_compiled",
+    "is_compiled_by_inductor",
     "is_composite",
     "is_of_torch",
     "is_profiled",
@@ -441,3 +442,15 @@ def tensors_of(tree: Any) -> list[Tensor]:
 def is_compiled(module: nn.Module) -> bool:
     """Return whether a module is what `torch.compile` returns for one, or was compiled in place by its method."""
     return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+def is_compiled_by_inductor(given: Callable[..., Any] | None) -> bool:
+    """Return whether a call of a module or function runs what Inductor compiles, and not another backend's code or its own."""
+    if isinstance(given, torch.nn.Module) and type(given).__name__ != "OptimizedModule":
+        given = given._compiled_call_impl
+    configuration = getattr(given, "get_compiler_config", None)
+    if configuration is None or configuration() is None:
+        return False
+    from torch._dynamo import eval_frame  # imported already, by what has compiled
+
+    return eval_frame._stance.stance != "force_eager"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from membench.core.arguments import Arguments, call_with, check_leaf, named_leaves, tensors_in
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.kernels import Compiled
 from membench.core.module_checks import check_module
 from membench.core.precision import Precision
 from membench.core.torch_internals import tree_map_only
@@ -40,6 +41,7 @@ class Workload:
         precision: in which the step computes, as on a module that is converted, or within `torch.autocast`; None: as the
             module is.
         channels_last: four-dimensional weights, buffers and inputs have that memory format.
+        compiled: what of it was given to `torch.compile` and may be captured as it is written.
         places_gradients: the gradient of a weight in parts gets the weight's placements, as optimizers bring it to them.
         meshes: torch's `DeviceMesh` objects over whose ranks the step is divided, besides those of weights in parts.
 
@@ -60,6 +62,7 @@ class Workload:
     accumulates: bool = False
     precision: Precision | None = None
     channels_last: bool = False
+    compiled: Compiled | None = None
     places_gradients: bool = False
     meshes: tuple[Any, ...] = ()
 

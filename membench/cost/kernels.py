@@ -7,6 +7,7 @@ taken by its kind, contiguous.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from math import prod
 
 import torch
@@ -14,9 +15,11 @@ import torch
 from membench.core.call import Call, Value, values_in
 from membench.core.convolution import Convolution
 from membench.core.precision import Precision
+from membench.core.program import BATCH_NORMS, program_of
 from membench.core.task_graph import GradientOf, Kind, Task
 from membench.core.torch_internals import is_of_torch
 from membench.cost.products import Product
+from membench.cost.programs import FusedKernel, program_kernels
 
 
 class Family(StrEnum):
@@ -46,6 +49,7 @@ class Kernel:
         moved_bytes: read and written, each pass over the memory counted.
         layout_bytes: moved in addition to bring activations into the layout of tensor cores and back.
         is_weight_gradient: of a convolution.
+        is_pointwise: a convolution of 1 x 1.
         channels_last: the layout of a convolution's or a normalization's activations.
     """
 
@@ -56,6 +60,7 @@ class Kernel:
     product: Product | None = None
     layout_bytes: int = 0
     is_weight_gradient: bool = False
+    is_pointwise: bool = False
     channels_last: bool = False
 
 
@@ -137,7 +142,9 @@ class SameKernels:
 
 
 def kernels_of(task: Task) -> tuple[Kernel, ...]:
-    """Return the kernels of a task: two where it computes both gradients of a convolution, else one."""
+    """Return the kernels of a task: those of its program, two where it computes both gradients of a convolution, else one."""
+    if (program := program_of(task.call)) is not None:
+        return tuple(map(partial(_fused_kernel, task.precision), program_kernels(program)))
     if task.call is None or task.call.operator.split(".")[1] in _BUFFER_COPIES:
         return (_kernel_by_kind(task),)
     if not computes_both_gradients(task):
@@ -148,6 +155,12 @@ def kernels_of(task: Task) -> tuple[Kernel, ...]:
         _kernel_by_call(replace(task, gradient_of=gradient_of, moved_bytes=moved_bytes), task.call)
         for gradient_of in (GradientOf.WEIGHT, GradientOf.DATA)
     )
+
+
+def launches(task: Task) -> int:
+    """Return how many kernels a task starts."""
+    program = program_of(task.call)
+    return task.launches if program is None else len(program_kernels(program))
 
 
 def priced_by_bytes(tasks: Iterable[Task]) -> tuple[str, ...]:
@@ -188,12 +201,23 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
     if not is_of_torch(call.operator):  # with the operations of its formula, if it has one
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
     if name in _NORMALIZATIONS:
+        if call.operator in BATCH_NORMS and not call.args[5]:  # by statistics that are known
+            return Kernel(Family.ELEMENTWISE, precision, moved_bytes)
         passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)
         return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=_is_channels_last(values))
     if name in _REDUCTIONS:
         return Kernel(Family.REDUCTION, precision, moved_bytes)
     family = Family.COPY if name in _COPIES or _reorders(values) else Family.ELEMENTWISE
     return Kernel(family, precision, moved_bytes)
+
+
+def _fused_kernel(precision: Precision, kernel: FusedKernel) -> Kernel:
+    values = [*kernel.reads, *kernel.writes]
+    if kernel.reduces_across:
+        family = Family.REDUCTION
+    else:
+        family = Family.COPY if _changes_rows(values) else Family.ELEMENTWISE
+    return Kernel(family, precision, kernel.moved_bytes)
 
 
 def _kernel_by_kind(task: Task) -> Kernel:
@@ -273,6 +297,7 @@ def _convolution(
         product,
         layout_bytes,
         task.gradient_of is GradientOf.WEIGHT,
+        c.kernel_size == (1, 1),
         channels_last,
     )
 
@@ -309,6 +334,17 @@ def _reorders(values: list[Value]) -> bool:
     size = max(prod(value.shape) for value in large)
     orders = {_order(value) for value in large if prod(value.shape) == size}
     return len(orders) > 1
+
+
+def _changes_rows(values: list[Value]) -> bool:
+    """Return whether large values of one size differ in whether their last axis is the one whose elements lie together."""
+    size = max((prod(value.shape) for value in values), default=0)
+    steps = [
+        next((step for length, step in zip(v.shape[::-1], v.stride[::-1], strict=True) if length > 1), 1)
+        for v in values
+        if prod(v.shape) == size
+    ]
+    return len({step == 1 for step in steps}) > 1
 
 
 def _order(value: Value) -> tuple[int, ...]:

@@ -55,7 +55,9 @@ def peak_times(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> Pea
 
 def reached(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> PeakTimes:
     """Return the fractions of the peak rates that a kernel reaches, each in the place of its time."""
-    return PeakTimes(_product_fraction(kernel, rates, device), _memory_fraction(kernel, rates), rates.layout)
+    of_pointwise = rates.pointwise_layout if kernel.is_pointwise else None
+    layout = of_pointwise or rates.layout
+    return PeakTimes(_product_fraction(kernel, rates, device), _memory_fraction(kernel, rates), layout)
 
 
 def _is_single(kernel: Kernel, device: DeviceProfile) -> bool:

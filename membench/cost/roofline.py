@@ -16,7 +16,7 @@ from membench.core.mesh import Mesh
 from membench.core.task_graph import Kind, Task, TaskGraph
 from membench.cost.collectives import collective_time_s
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
-from membench.cost.kernels import SameKernels, computes_both_gradients, kernels_of
+from membench.cost.kernels import SameKernels, computes_both_gradients, kernels_of, launches
 from membench.cost.rates import kernel_time_s
 from membench.cost.waves import task_waves, wave_efficiency
 
@@ -178,7 +178,10 @@ class RooflineCost(CostModel):
 
     def task_issue_time_s(self, task: Task) -> float:
         """Return the host's seconds for a task's kernels; 0 where the framework's are not known."""
-        return 0.0 if self._efficiency.kernels is None else self._efficiency.kernels.issue_s * task.launches
+        kernels = self._efficiency.kernels
+        if kernels is None:
+            return 0.0
+        return launches(task) * (kernels.compiled_issue_s if task.is_compiled else kernels.issue_s)
 
     @property
     def copy_issue_time_s(self) -> float:
@@ -191,7 +194,7 @@ class RooflineCost(CostModel):
         kernels = self._efficiency.kernels
         if kernels is None:
             return self._efficiency.launch_s + step_s
-        return kernels.kernel_s * task.launches + step_s
+        return kernels.kernel_s * launches(task) + step_s
 
     def offload_time_s(self, size_bytes: int) -> float:
         return self._device.copy_latency_s + size_bytes / self._device.device_to_host_bytes_per_s

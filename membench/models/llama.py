@@ -9,6 +9,7 @@ Facts of pytorch/torchtitan, of April 2024 (217cc94e) and December 2024 (9dec370
   billion weights in April) one Triton kernel. It is predicted as one of layer norm, which reads, keeps and writes as much.
 - torchtitan/parallelisms/parallelize_llama.py: regions without reentry, and without states of the random generator, around each
   block (``"full"``), around every second one (``"layer"``), or around each with attention and every other product kept (``"op"``).
+- `apply_compile` gives each block to `torch.compile`, with the region around it; embedding, last norm, head and loss are not compiled.
 - ``fully_shard`` wraps each block: weights gathered in bfloat16, gradients reduced in single precision.
 
 Facts of foundation-model-stack/fms-fsdp of March 2024 (5e522b4) with foundation-model-stack's fms of February 2024 (e9680cb3):
@@ -44,6 +45,7 @@ class Llama(nn.Module):
         rotation: one of `ROTATIONS`, torchtitan's or fms's.
         fused_norm: norms are one kernel.
         single_logits: the model converts its logits to single precision.
+        compiled: each block is given to `torch.compile`.
     """
 
     rotation: Tensor
@@ -62,6 +64,7 @@ class Llama(nn.Module):
         rotation: str = "complex",
         fused_norm: bool = False,
         single_logits: bool = False,
+        compiled: bool = False,
     ) -> None:
         super().__init__()
         choice(CHECKPOINTING, "checkpointing", checkpointing)
@@ -72,6 +75,8 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(
             LlamaBlock(width, heads, groups, inner, norm, rotate) for _ in range(layers)
         )
+        for block in self.blocks if compiled else ():
+            block.compile()
         self.norm = _without_bias(norm(width))
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.checkpointing, self.single_logits = checkpointing, single_logits

@@ -9,6 +9,7 @@ Facts of pytorch/torchtune at 1814feb1 (18 November 2024), whose README has the 
 - torchtune/modules/attention.py: keys and values are copied for each of the heads that share them.
 - torchtune/modules/loss/ce_chunked_output_loss.py: each chunk is converted to single precision within the loss.
 - recipes/full_finetune_single_device.py scales the gradients before the update, unless that is in the backward pass.
+- torchtune/training/_compile.py gives each layer to `torch.compile`, and the loss, or what a loss in chunks computes of each.
 - torchtune/training/memory.py checkpoints every layer, without reentry.
 """
 
@@ -33,6 +34,7 @@ class Llama32(nn.Module):
         is_packed: the rotation's rows are gathered for each token, as by the position in its document.
         is_chunked: the logits are in chunks.
         is_checkpointed: each layer is computed again in the backward pass.
+        is_compiled: each layer is given to `torch.compile`.
     """
 
     def __init__(
@@ -47,10 +49,13 @@ class Llama32(nn.Module):
         is_packed: bool = False,
         is_chunked: bool = False,
         is_checkpointed: bool = False,
+        is_compiled: bool = False,
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.layers = nn.ModuleList(_Layer(width, heads, groups, inner) for _ in range(layers))
+        for layer in self.layers if is_compiled else ():
+            layer.compile()
         self.norm = _RmsNorm(width)
         self.is_packed, self.is_chunked, self.is_checkpointed = is_packed, is_chunked, is_checkpointed
         for weight in self.parameters():
@@ -78,42 +83,38 @@ class Llama32(nn.Module):
 
 
 class TokenLoss(nn.Module):
-    """Cross entropy of logits in single precision; they are freed once the loss has been computed."""
+    """Cross entropy of logits in single precision; they are freed once the loss has been computed.
+
+    Args:
+        is_compiled: it is given to `torch.compile`.
+    """
+
+    def __init__(self, *, is_compiled: bool = False) -> None:
+        super().__init__()
+        if is_compiled:
+            self.compile()
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean over all tokens: logits (batch, length, vocabulary), targets (batch, length)."""
         return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
-class ChunkedLoss(nn.Module):
-    """Cross entropy of logits in chunks, each in one pass forward and one backward, as torch.compile makes them.
+class ChunkedLoss(TokenLoss):
+    """Cross entropy of logits in chunks, each converted to single precision by itself.
 
-    A chunk keeps its logits in bfloat16 and two numbers of each token; its gradient has the logits' type.
+    Compiled, a chunk keeps its logits in bfloat16 and its gradient has the logits' type.
     """
 
-    def forward(self, logits: list[Tensor], targets: Tensor) -> Tensor:
+    def forward(self, logits: list[Tensor], targets: Tensor) -> Tensor:  # type: ignore[override]
         """Return the mean over all tokens: chunks of logits (batch, tokens, vocabulary), targets (batch, length)."""
         labels = [part.reshape(-1) for part in targets.chunk(_CHUNKS, dim=1)]
         chunks = [part.reshape(-1, part.shape[-1]) for part in logits]
-        parts = [FusedCrossEntropy.apply(chunk, label) for chunk, label in zip(chunks, labels, strict=True)]
+        parts = [
+            functional.cross_entropy(chunk.float(), label, reduction="sum")
+            for chunk, label in zip(chunks, labels, strict=True)
+        ]
         total: Tensor = sum(parts[1:], parts[0])
         return total / targets.numel()
-
-
-class FusedCrossEntropy(torch.autograd.Function):
-    """The sum over tokens, without what a compiler would not store."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
-        sums = torch.logsumexp(logits, dim=1)
-        chosen = logits.gather(1, labels[:, None])[:, 0]
-        ctx.save_for_backward(logits, labels, sums)
-        return (sums - chosen).float().sum()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        logits, _, _ = ctx.saved_tensors
-        return torch.softmax(logits, dim=1), None
 
 
 class ScalingAdamW(torch.optim.AdamW):

@@ -20,6 +20,7 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency, with_rates
 from membench.core.fully_sharded import check_whole
 from membench.core.garbage import without_collection
+from membench.core.kernels import Compiled
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
 from membench.core.pipeline import Pipeline, PipelineSchedule
@@ -43,6 +44,7 @@ from membench.steps.arguments import (
     as_update,
     workload_of,
 )
+from membench.steps.fused_graphs import FusedGraphs, compiled_parts
 from membench.steps.plan import plan_step
 from membench.steps.prediction import Prediction, after_rounds, of_stages, predicted
 from membench.steps.ranks import Ranks, ranks_of
@@ -62,6 +64,7 @@ class Predictor:
         update: of the weights; None: the step ends with the gradients.
         rates: values that replace those of ``conf/framework/pytorch.yaml``, by the names of `KernelRates`.
         ranks: of which each runs the step on as many samples; None: there is one.
+        compiled: what of the step `torch.compile` was given; None: nothing.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Predictor:
         update: WeightUpdate | None = None,
         rates: Mapping[str, float] | None = None,
         ranks: Ranks | None = None,
+        compiled: Compiled | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
         self._efficiency: Efficiency = self._framework.efficiency
@@ -84,6 +88,9 @@ class Predictor:
             step = updated_workload(step, update)
         prepared = ranks.division.divided if ranks is not None and ranks.division else nullcontext
         self._captures = Captures(step, self._framework.captured_on, uses_values=True, prepared=prepared)
+        self._graphs: Captures | FusedGraphs = self._captures
+        if compiled is not None:
+            self._graphs = FusedGraphs(self._captures, compiled, ranks.wrapped if ranks else ())
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._ranks = ranks
@@ -98,7 +105,7 @@ class Predictor:
     @property
     def graph(self) -> TaskGraph:
         """The step of the whole batch, its update included."""
-        graph = self._captures.graph_at(self._captures.workload.batch_size)
+        graph = self._graphs.graph_at(self._captures.workload.batch_size)
         return add_update(rank_graph(graph, self._ranks), self._update)
 
     def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
@@ -111,7 +118,7 @@ class Predictor:
         if ranks is not None and ranks.pipeline is not None:
             with without_collection():  # which would look through millions of objects again and again
                 return predict_pipeline(
-                    self._captures.graph_at(self._captures.workload.batch_size),
+                    self._graphs.graph_at(self._captures.workload.batch_size),
                     ranks.pipeline,
                     self._strategy,
                     device,
@@ -121,7 +128,7 @@ class Predictor:
                     self._budget_bytes,
                 )
         return predict_graphs(
-            self._captures.graph_at,
+            self._graphs.graph_at,
             self._captures.workload.batch_size,
             self._strategy,
             device,
@@ -262,6 +269,7 @@ def predict(
     tensor_parallel: Plan | None = None,
     pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
     stages: int | None = None,
+    kernels: str | None = None,
 ) -> Prediction:
     """Predict the memory and the time of a step of training or inference on a device that need not be at hand.
 
@@ -301,6 +309,9 @@ def predict(
             torch.distributed.pipelining.
         stages: of the pipeline; None: one on each GPU, two with ``"Interleaved1F1B"``. They begin with modules of the classes that are
             gathered one by one.
+        kernels: ``"eager"``: PyTorch's operators; ``"inductor"``: the whole step as `torch.compile` fuses it, on GPUs that divide the
+            weights each module by itself that is gathered. None: ``"inductor"`` for the modules and the loss that were given to
+            `torch.compile`, each by itself.
 
     Raises:
         UnsupportedModel: the module cannot be captured, or cut into stages; names the layer.
@@ -310,6 +321,8 @@ def predict(
     """
     check_whole(module)
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
+    known, compiled = compiled_parts(module, loss, kernels)
+    workload = replace(workload, compiled=known)
     inside = as_machine(machine, as_bytes(host_memory, "host_memory"))
     ranks = None
     if cluster is not None:
@@ -329,6 +342,11 @@ def predict(
             stages=stages,
         )
     predictor = Predictor(
-        workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer), ranks=ranks
+        workload,
+        as_strategy(strategy),
+        as_bytes(budget),
+        as_update(optimizer),
+        ranks=ranks,
+        compiled=compiled,
     )
     return predictor.on(as_device(device), inside)

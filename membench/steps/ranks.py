@@ -41,6 +41,7 @@ class Ranks:
             without shards, whose gradients are exchanged behind the last.
         division: of the step before it is captured; None: it is captured as it is.
         bucket_bytes: from which on a bucket of gradients is exchanged; None: those of DistributedDataParallel.
+        wrapped: paths of the modules that are gathered one by one, or divided into stages; hooks run around each.
     """
 
     mesh: Mesh
@@ -49,6 +50,7 @@ class Ranks:
     pipeline: Pipeline | None = None
     division: Division | None = None
     bucket_bytes: int | None = None
+    wrapped: tuple[str, ...] = ()
 
     @property
     def data_parallel(self) -> int:
@@ -135,7 +137,9 @@ def ranks_of(
             shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
         )
     division = _division(module, parallel, tensor_parallel)
-    return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes)
+    has_hooks = is_sharded or stage_ranks > 1
+    paths = _modules_of(module, classes) if has_hooks else ()
+    return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes, paths)
 
 
 def _division(module: nn.Module, parallel: Mapping[str, int], plan: Plan | None) -> Division | None:
@@ -195,7 +199,7 @@ def stage_begins(
     Raises:
         MembenchError: there are fewer blocks than stages.
     """
-    named = [name for name, each in module.named_modules() if name and type(each).__name__ in classes]
+    named = _modules_of(module, classes)
     blocks = [name for name in named if not any(name.startswith(f"{other}.") for other in named)]
     if len(blocks) < stages:
         raise MembenchError(
@@ -204,6 +208,11 @@ def stage_begins(
     least, more = divmod(len(blocks) + 2 * end_blocks, stages)
     firsts = (stage * least + min(stage, more) - end_blocks for stage in range(1, stages))
     return tuple(blocks[min(first, len(blocks) - stages + stage)] for stage, first in enumerate(firsts, 1))
+
+
+def _modules_of(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
+    """Return the paths of modules of some classes, without that of the module itself."""
+    return tuple(name for name, each in module.named_modules() if name and type(each).__name__ in classes)
 
 
 def repeated_classes(module: nn.Module) -> frozenset[str]:
@@ -222,7 +231,7 @@ def groups_of(module: nn.Module, classes: frozenset[str]) -> tuple[tuple[str, ..
     Raises:
         MembenchError: the module has no module of such a class.
     """
-    wrapped = {name for name, each in module.named_modules() if name and type(each).__name__ in classes}
+    wrapped = set(_modules_of(module, classes))
     if not wrapped:
         raise MembenchError(
             f"{type(module).__name__} has no module of a class {', '.join(sorted(classes)) or 'that is repeated'}; name the classes "

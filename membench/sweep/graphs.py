@@ -6,10 +6,12 @@ from typing import Any
 from membench.capture.capture import Captures
 from membench.core.distributed import joined
 from membench.core.errors import UnsupportedModel
+from membench.core.kernels import WHOLE_STEP, Kernels
 from membench.core.record import configuration_hash
 from membench.core.task_graph import TaskGraph
 from membench.planning.micro_batch import GraphAt
 from membench.planning.update import updated_workload
+from membench.steps.fused_graphs import FusedGraphs
 from membench.steps.real_ranks import RealRanks, divided, real_ranks
 from membench.sweep.cell import Cell
 
@@ -42,6 +44,7 @@ class Graphs:
             cell.channels_last,
             cell.serving,
             cell.parallel,
+            cell.kernels,
         )
         if key != self._key or self._captures is None:
             processes = joined()
@@ -57,11 +60,12 @@ class Graphs:
     def lowered_at(self, cell: Cell, batch_size: int) -> GraphAt:
         """Return the function from a number of samples to the graph, lowered to the cell's framework."""
         captures = self.captures(cell, batch_size)
+        graphs = FusedGraphs(captures, WHOLE_STEP) if cell.kernels is Kernels.INDUCTOR else captures
         name = configuration_hash(cell.configuration["framework"])
 
         def graph_at(size: int) -> TaskGraph:
             if (name, size) not in self._lowered:
-                graph = captures.graph_at(size)
+                graph = graphs.graph_at(size)
                 lowered = cell.framework.lower(graph)
                 if lowered.mode is not graph.mode:
                     cause = f"framework {cell.framework.name!r} runs no step of {graph.mode}"

@@ -1,7 +1,7 @@
 """Networks of published measurements, as they were built there."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,15 +24,16 @@ def _without_fused_attention() -> Iterator[None]:
         set_fused_attn(is_fused)
 
 
-def timm_network(name: str, image_size: int, parameters_m: float) -> nn.Module:
+def timm_network(
+    name: str, image_size: int, parameters_m: float, *, fused_attention: bool = False
+) -> nn.Module:
     """Return the network that timm has under a name, without its pretrained weights.
-
-    Its attention is a product, a softmax and a product: PyTorch 1.12, with which the rows were measured, has no fused one.
 
     Args:
         name: of today or of an earlier release, which timm maps to today's.
         image_size: of the images' sides, for networks with a fixed one.
         parameters_m: million weights of the published network.
+        fused_attention: of torch; without it attention is a product, a softmax and a product, as with PyTorch 1.12, which has none.
 
     Raises:
         MembenchError: timm has no network of that name any more, or another one.
@@ -41,7 +42,8 @@ def timm_network(name: str, image_size: int, parameters_m: float) -> nn.Module:
 
     import timm
 
-    with _without_fused_attention(), warnings.catch_warnings():
+    attention = nullcontext() if fused_attention else _without_fused_attention()
+    with attention, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a name is deprecated, and that a network is not pretrained
         try:
             network: nn.Module = timm.create_model(name)

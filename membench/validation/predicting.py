@@ -18,6 +18,7 @@ from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
 from membench.steps.arguments import as_update
+from membench.steps.fused_graphs import compiled_parts
 from membench.steps.predict import Predictor
 from membench.steps.prediction import Prediction
 from membench.steps.ranks import Ranks, ranks_of
@@ -100,12 +101,15 @@ def predictor_of(step: Configuration) -> Predictor:
         precision=step["precision"] and Precision.of_step(step["precision"]),
         channels_last=step["channels_last"],
     )
+    known, compiled = compiled_parts(workload.module, workload.loss, step.get("kernels"))
+    workload = replace(workload, compiled=known)
     return Predictor(
         workload,
         _strategy(step.get("strategy", STRATEGY)),
         update=_update(step["optimizer"]),
         rates=step.get("rates"),
         ranks=_ranks(workload.module, step["ranks"]) if "ranks" in step else None,
+        compiled=compiled,
     )
 
 

@@ -650,3 +650,14 @@ def test_placements_are_chosen_unseen() -> None:
     with contexts.placements_chosen_unseen(), internals.FakeTensorMode(allow_non_fake_inputs=True), Log():
         rows.tanh()
     assert set(shapes) == {(2, 2)}
+
+
+def test_what_inductor_compiles_is_told_from_other_backends() -> None:
+    by_inductor, layer = torch.compile(nn.Linear(2, 2)), nn.Linear(2, 2)
+    assert internals.is_compiled_by_inductor(by_inductor)
+    assert not internals.is_compiled_by_inductor(layer) and not internals.is_compiled_by_inductor(None)
+    layer.compile(backend="eager")
+    assert not internals.is_compiled_by_inductor(layer)
+    assert internals.is_compiled_by_inductor(torch.compile(torch.sin))
+    with torch.compiler.set_stance("force_eager"):
+        assert not internals.is_compiled_by_inductor(by_inductor)

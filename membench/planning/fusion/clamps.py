@@ -6,6 +6,7 @@ A result is at an edge exactly where the argument is at that edge or beyond it, 
 is such an activation; autograd keeps its argument, where it overwrites that as a copy (``torch/csrc/autograd``, derivatives.yaml).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -17,9 +18,13 @@ _EDGES = (-1.0, 1.0)
 """Of ``aten.hardtanh``, unless given."""
 
 
-def clamped_gradients_from_results(graph: TaskGraph) -> TaskGraph:
-    """Return the graph in which gradients of ``hardtanh`` read its results, without the copies that nothing reads then."""
-    contents = _Contents()
+def clamped_gradients_from_results(graph: TaskGraph, is_compiled: Callable[[Task], bool]) -> TaskGraph:
+    """Return the graph in which gradients of ``hardtanh`` read its results, without the copies that nothing reads then.
+
+    Args:
+        is_compiled: of a gradient; others read what they read before.
+    """
+    contents = _Contents(is_compiled)
     tasks = [contents.follow(task) for task in graph.tasks]
     if all(new is old for new, old in zip(tasks, graph.tasks, strict=True)):
         return graph
@@ -34,6 +39,7 @@ class _Contents:
         results: by an argument's layout and contents and the edges, the result and its contents.
     """
 
+    is_compiled: Callable[[Task], bool]
     of_block: dict[int, int] = field(default_factory=dict)
     results: dict[tuple[object, ...], tuple[Value, int]] = field(default_factory=dict)
     unused: "count[int]" = field(default_factory=count)
@@ -42,7 +48,7 @@ class _Contents:
         """Return the next task, which reads a result if it can."""
         call = task.call
         name = call.operator.split(".")[1] if call else ""
-        if call and name == "hardtanh_backward":
+        if call and name == "hardtanh_backward" and self.is_compiled(task):
             return self._from_result(task, call)
         argument = call.args[0] if call and call.args else None
         before = self._of(argument) if isinstance(argument, Value) else None

@@ -11,23 +11,71 @@ A task stays alone if it draws random numbers, takes part in a collective, or wr
 norm's running statistics alone are exact in a program: a recomputed one leaves them out).
 """
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from membench.core.task_graph import TaskGraph, numbered
+from membench.core.kernels import WHOLE_STEP, Compiled
+from membench.core.task_graph import Task, TaskGraph
 from membench.planning.fusion.clamps import clamped_gradients_from_results
 from membench.planning.fusion.groups import Groups
-from membench.planning.fusion.operators import is_fusible, is_pointwise
+from membench.planning.fusion.operators import is_cheap, is_fusible
 from membench.planning.fusion.recomputation import recompute_in_kernels
+from membench.planning.fusion.regions import Regions
 
 
-def fused(graph: TaskGraph) -> TaskGraph:
+def fused(graph: TaskGraph, compiled: Compiled = WHOLE_STEP, apart: Collection[str] = ()) -> TaskGraph:
     """Return the graph with groups of tasks as one task each; the blocks keep their numbers.
 
-    The graph is one of its own: it has no `TaskGraph.plain`.
+    `TaskGraph.plain` is the step as PyTorch runs it with these compiled: compiled code gives a block back after its last use.
+
+    Args:
+        compiled: what of the step is.
+        apart: paths of modules at whose edges compiled graphs end.
     """
-    graph = clamped_gradients_from_results(graph)
-    graph = recompute_in_kernels(graph, lambda task: is_fusible(task, graph), is_pointwise)
-    groups = Groups(graph)
+    plain = graph.plain and _fused(graph.plain, compiled, apart)
+    if plain and graph.is_plain_alone:
+        return replace(plain, plain=plain)
+    return replace(_fused(graph, compiled, apart), plain=plain)
+
+
+def _fused(graph: TaskGraph, compiled: Compiled, apart: Collection[str]) -> TaskGraph:
+    regions = Regions(graph, compiled, apart)
+
+    def region_of(task: Task) -> object:
+        return regions.of(task) if is_fusible(task, graph) else None
+
+    graph = clamped_gradients_from_results(graph, lambda task: regions.of(task) is not None)
+    graph = recompute_in_kernels(graph, region_of, is_cheap)
+    groups = Groups(graph, region_of)
     for task in graph.tasks:
         groups.join(task)
-    return replace(graph, tasks=numbered(groups.tasks()), plain=None)
+    tasks = tuple(
+        replace(task, index=index, is_compiled=regions.of(task) is not None)
+        for index, task in enumerate(groups.tasks())
+    )
+    if any(task.releases for task in graph.tasks):
+        tasks = _releasing(graph, tasks, groups.positions(), lambda task: regions.of(task) is not None)
+    return replace(graph, tasks=tasks)
+
+
+def _releasing(
+    graph: TaskGraph, tasks: tuple[Task, ...], positions: list[int], is_compiled: Callable[[Task], bool]
+) -> tuple[Task, ...]:
+    """Return the tasks with the blocks that each gives back.
+
+    Args:
+        tasks: of the fused graph.
+        positions: among them, of each task of the graph.
+    """
+    held = {
+        block: positions[task.index]
+        for task in graph.tasks
+        if not is_compiled(task)
+        for block in task.releases
+    }
+    last = {block: task.index for task in tasks for block in (*task.reads, *task.writes)}
+    released: list[list[int]] = [[] for _ in tasks]
+    for block, position in last.items():
+        if graph.blocks[block].is_transient:
+            released[max(position, held.get(block, 0))].append(block)
+    return tuple(replace(task, releases=tuple(released[task.index])) for task in tasks)

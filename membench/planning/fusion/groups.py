@@ -1,12 +1,12 @@
 """Groups of tasks that run as one, in an order in which they can run and hold no more than before."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from membench.core.call import Value, values_in
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Task, TaskGraph
-from membench.planning.fusion.operators import is_alone_compiled, is_fusible
+from membench.planning.fusion.operators import is_alone_compiled
 from membench.planning.fusion.task import fused_task, is_expressible
 
 MOST_CALLS = 64
@@ -28,11 +28,15 @@ class _Group:
 
 
 class Groups:
-    """The tasks of a graph in groups, in an order in which they can run; it changes only around groups that join."""
+    """The tasks of a graph in groups, in an order in which they can run; it changes only around groups that join.
 
-    def __init__(self, graph: TaskGraph) -> None:
+    Args:
+        region_of: see `recompute_in_kernels`; only tasks of the same region join.
+    """
+
+    def __init__(self, graph: TaskGraph, region_of: Callable[[Task], object]) -> None:
         self._graph = graph
-        self._fusible = [is_fusible(task, graph) for task in graph.tasks]
+        self._regions = [region_of(task) for task in graph.tasks]
         self._of = [_Group([task], task.index) for task in graph.tasks]
         self._order: list[_Group | None] = [*self._of]
         for earlier, later in _orders(graph):
@@ -45,7 +49,8 @@ class Groups:
 
     def join(self, task: Task) -> None:
         """Join a task with the groups that make what it reads, and then with those that read the most that it reads."""
-        if not self._fusible[task.index]:
+        region = self._regions[task.index]
+        if region is None:
             return
         wanted = {*task.reads, *task.writes}
         earlier = [index for block in wanted for index in self._users[block] if index < task.index]
@@ -57,7 +62,7 @@ class Groups:
             if largest is not None and largest == _largest_read(self._graph.tasks[index])
         ]
         for index in (*sorted(makers, reverse=True), *sorted(sharers, reverse=True)):
-            if self._fusible[index] and self._graph.tasks[index].phase is task.phase:
+            if self._regions[index] == region and self._graph.tasks[index].phase is task.phase:
                 self._join(self._of[index], self._of[task.index])
 
     def _join(self, one: _Group, other: _Group) -> None:
@@ -142,11 +147,15 @@ class Groups:
         """Return the tasks of all groups in order."""
         return [self._task(group) for group in self._order if group is not None]
 
+    def positions(self) -> list[int]:
+        """Return for each task of the graph the position of its group among `tasks`."""
+        ordered = {id(group): at for at, group in enumerate(filter(None, self._order))}
+        return [ordered[id(group)] for group in self._of]
+
     def _task(self, group: _Group) -> Task:
-        if len(group.tasks) == 1 and not (
-            self._fusible[group.tasks[0].index] and is_alone_compiled(group.tasks[0])
-        ):
-            return group.tasks[0]
+        first = group.tasks[0]
+        if len(group.tasks) == 1 and (self._regions[first.index] is None or not is_alone_compiled(first)):
+            return first
         own = {task.index for task in group.tasks}
         roles = EXTERNAL_ROLES | RESULT_ROLES
         touched = {block for task in group.tasks for block in (*task.reads, *task.writes)}

@@ -8,14 +8,14 @@ from membench.core.task_graph import EXTERNAL_ROLES, Phase, Task, TaskGraph
 
 _POINTWISE = {
     "_to_copy", "copy_", "masked_fill_", "fill_", "zeros_like", "ones_like", "full_like", "threshold_backward", "hardtanh_backward",
-    "hardswish_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "mse_loss_backward", "smooth_l1_loss_backward",
+    "clone", "constant_pad_nd", "roll", "cat", "hardswish_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "mse_loss_backward", "smooth_l1_loss_backward",
 }  # fmt: skip
-"""Operators that compute each element alone, without torch's tag for that."""
+"""Operators that compute, or move, each element alone, without torch's tag for that."""
 
 _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "var", "var_mean", "linalg_vector_norm", "_softmax", "_softmax_backward_data", "_log_softmax",
-    "_log_softmax_backward_data", "native_batch_norm", "native_batch_norm_backward", "native_layer_norm",
-    "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
+    "_log_softmax_backward_data", "native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm",
+    "cudnn_batch_norm_backward", "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
     "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "mse_loss", "smooth_l1_loss",
 }  # fmt: skip
 """Operators that Inductor computes by loops of its own, some of them reductions."""
@@ -39,6 +39,14 @@ def is_fusible(task: Task, graph: TaskGraph) -> bool:
     outputs = [value for value in call.outputs if value is not None]
     makes_each = sorted(value.block for value in outputs) == sorted(task.creates)
     return makes_each and all(_fills(value, graph) for value in values if value.block in task.writes)
+
+
+def is_cheap(task: Task) -> bool:
+    """Return whether a task may run again in a kernel of the backward pass.
+
+    The logarithm of softmax may, too: as Inductor has it, its last part is pointwise, of two numbers of each row that are kept.
+    """
+    return is_pointwise(task) or (task.call is not None and _name(task.call) == "_log_softmax")
 
 
 def is_pointwise(task: Task) -> bool:

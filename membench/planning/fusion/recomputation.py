@@ -3,7 +3,7 @@
     forward:   s = silu(g)    y = s * u                      s is kept for the backward pass beside g and u
     backward:  dg = silu_backward(dy * u, g)   du = dy * s   here s = silu(g) is part of the kernel that makes dy * s
 
-As torch's min-cut partitioner decides (``torch._functorch.partitioners``, `min_cut_rematerialization_partition`), of pointwise
+As torch's min-cut partitioner decides (``torch._functorch.partitioners``, `min_cut_rematerialization_partition`), of cheap
 operators alone, and one result at a time: it is computed again where that keeps fewer bytes in its place. Random numbers are
 drawn once, and what a product or convolution of the backward pass reads is kept, because it would have to be in memory.
 """
@@ -28,15 +28,15 @@ MOST_RECOMPUTED = 16
 
 
 def recompute_in_kernels(
-    graph: TaskGraph, is_fusible: Callable[[Task], bool], is_pointwise: Callable[[Task], bool]
+    graph: TaskGraph, region_of: Callable[[Task], object], is_cheap: Callable[[Task], bool]
 ) -> TaskGraph:
     """Return the graph in which tasks of the backward pass read copies of cheap results, made right before them.
 
     Args:
-        is_fusible: whether a task can be in one kernel with these.
-        is_pointwise: whether a fusible task computes each element alone.
+        region_of: tasks of the same region can be in one kernel; None: those in none.
+        is_cheap: whether such a task may run again.
     """
-    chosen = _Chosen(graph, is_fusible, is_pointwise)
+    chosen = _Chosen(graph, region_of, is_cheap)
     blocks, tasks = list(graph.blocks), list[Task]()
     for task in graph.tasks:
         copies: dict[int, int] = {}
@@ -56,31 +56,38 @@ def _copy(block: Block, index: int, layer: int) -> Block:
 
 def _in_backward(maker: Task, reader: Task) -> Task:
     name = f"{maker.name}{RECOMPUTED_SUFFIX}"
-    return replace(maker, name=name, phase=reader.phase, layer=reader.layer, gradient_of=reader.gradient_of)
+    return replace(
+        maker,
+        name=name,
+        phase=reader.phase,
+        layer=reader.layer,
+        gradient_of=reader.gradient_of,
+        releases=(),
+    )
 
 
 class _Chosen:
     """The blocks that are computed again, and how."""
 
     def __init__(
-        self, graph: TaskGraph, is_fusible: Callable[[Task], bool], is_pointwise: Callable[[Task], bool]
+        self, graph: TaskGraph, region_of: Callable[[Task], object], is_cheap: Callable[[Task], bool]
     ) -> None:
-        self._graph = graph
+        self._graph, self._region_of = graph, region_of
         self._makers: dict[int, Task] = {}
         self._writes: defaultdict[int, list[int]] = defaultdict(list)
+        self._made_in: dict[int, object] = {}
+        self._outside: defaultdict[int, bool] = defaultdict(bool)  # tasks of another region read it
         readers: defaultdict[int, list[Task]] = defaultdict(list)
         for task in graph.tasks:
             for block in task.writes:
                 self._writes[block].append(task.index)
+            for block in task.reads:
+                self._outside[block] |= region_of(task) != self._made_in.get(block)
+            self._made_in.update(dict.fromkeys(task.creates, region_of(task)))
             if task.phase in AFTER_THE_LOSS:
                 for block in task.reads:
                     readers[block].append(task)
-            elif (
-                task.phase is Phase.FORWARD
-                and is_fusible(task)
-                and is_pointwise(task)
-                and task.writes == task.creates
-            ):
+            elif region_of(task) is not None and is_cheap(task) and task.writes == task.creates:
                 self._makers.update((block, task) for block in task.creates if len(task.creates) == 1)
         self._kept = set(readers)
         self._blocks = {
@@ -89,18 +96,22 @@ class _Chosen:
             if readers[block]
             and graph.blocks[block].is_transient
             and self._writes[block] == [maker.index]
-            and all(is_fusible(task) for task in readers[block])
+            and all(region_of(task) == region_of(maker) for task in readers[block])
         }
         self._kept -= self._blocks
         for block in sorted(self._blocks, key=lambda each: self._makers[each].index):
             cone = self._cone([block], readers[block][-1].index)
-            added = None if cone is None else graph.size_bytes(cone[1])
-            if added is None or added >= graph.blocks[block].size_bytes:
+            added = None if cone is None else sum(map(self._weight, cone[1]))
+            if added is None or added >= self._weight(block):
                 self._blocks.remove(block)
                 self._kept.add(block)
             else:
                 assert cone is not None
                 self._kept |= cone[1]
+
+    def _weight(self, block: int) -> int:
+        """Return what keeping a block counts as: twice its bytes where only that brings it into memory, as in the partitioner."""
+        return self._graph.blocks[block].size_bytes * (1 if self._outside[block] else 2)
 
     def again_for(self, task: Task) -> list[Task]:
         """Return the tasks of the forward pass that run again for a task, in order."""
@@ -123,6 +134,7 @@ class _Chosen:
         tasks: set[int] = set()
         added: set[int] = set()
         pending = list(blocks)
+        region = self._region_of(self._makers[blocks[0]]) if blocks else None
         while pending:
             maker = self._makers[pending.pop()]
             if maker.index in tasks:
@@ -133,7 +145,7 @@ class _Chosen:
                     return None
                 if block in self._kept or not self._graph.blocks[block].is_transient:
                     continue
-                if block in self._makers:
+                if block in self._makers and self._region_of(self._makers[block]) == region:
                     pending.append(block)
                 else:
                     added.add(block)
