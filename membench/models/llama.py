@@ -33,6 +33,7 @@ from membench.models.checkpointing import selective_contexts
 
 CHECKPOINTING = ("none", "full", "layer", "op")
 ROTATIONS = ("complex", "matrix")
+COMPILED = ("nothing", "blocks", "whole")
 
 
 class Llama(nn.Module):
@@ -45,7 +46,7 @@ class Llama(nn.Module):
         rotation: one of `ROTATIONS`, torchtitan's or fms's.
         fused_norm: norms are one kernel.
         single_logits: the model converts its logits to single precision.
-        compiled: each block is given to `torch.compile`.
+        compiled: one of `COMPILED`: what is given to `torch.compile`.
     """
 
     rotation: Tensor
@@ -64,10 +65,11 @@ class Llama(nn.Module):
         rotation: str = "complex",
         fused_norm: bool = False,
         single_logits: bool = False,
-        compiled: bool = False,
+        compiled: str = "nothing",
     ) -> None:
         super().__init__()
         choice(CHECKPOINTING, "checkpointing", checkpointing)
+        choice(COMPILED, "compiled", compiled)
         choice(ROTATIONS, "rotation", rotation)
         norm = nn.LayerNorm if fused_norm else _RmsNorm
         rotate = _complex if rotation == "complex" else _by_matrix
@@ -75,11 +77,13 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(
             LlamaBlock(width, heads, groups, inner, norm, rotate) for _ in range(layers)
         )
-        for block in self.blocks if compiled else ():
+        for block in self.blocks if compiled == "blocks" else ():
             block.compile()
         self.norm = _without_bias(norm(width))
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.checkpointing, self.single_logits = checkpointing, single_logits
+        if compiled == "whole":
+            self.compile()
         size = width // heads
         frequencies = 1.0 / 500000 ** (torch.arange(0, size, 2).float() / size)
         angles = torch.outer(torch.arange(length).float(), frequencies)
