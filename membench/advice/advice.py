@@ -128,6 +128,7 @@ class Advice:
         update_runs: whether steps that run can update the weights so.
         plain: the step under plain PyTorch.
         channels_last: memory format of the step.
+        is_compiled: a part of the step was given to `torch.compile`.
         machine: name of the machine that the device is in; None: none was chosen.
         host_memory_bytes: the most that the step may hold in host memory; None: what the machine has.
         budget_bytes: the most that the step's tensors may hold; None: what the device has.
@@ -158,6 +159,7 @@ class Advice:
     optimizer: str | None
     update_runs: bool
     channels_last: bool
+    is_compiled: bool
     plain: Prediction
     budget_bytes: int | None
     fits: bool

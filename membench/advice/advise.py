@@ -42,6 +42,7 @@ from membench.steps.arguments import (
     workload_of,
 )
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
+from membench.steps.fused_graphs import compiled_parts
 from membench.steps.plan import Runs, plan_step
 from membench.steps.prediction import Prediction, predicted
 from membench.steps.simulated_step import SimulatedStep, simulated_step
@@ -80,6 +81,7 @@ def advise(
     processes: int | None = None,
     time_limit_s: float | None = None,
     progress: bool = False,
+    kernels: str | None = None,
 ) -> Advice: ...
 
 
@@ -129,6 +131,7 @@ def advise(
         time_limit_s: where plain PyTorch does not fit, leave out methods whose plans take longer, in processor time of each
             process; None: wait for all.
         progress: show on stderr what is done.
+        kernels: ``"eager"``, ``"inductor"`` or None, see `membench.predict`; every method is planned over these.
 
     With a cluster it is `membench.advice.cluster.advise_cluster`, whose arguments are described there.
 
@@ -159,6 +162,7 @@ def _advise_device(
     processes: int | None = None,
     time_limit_s: float | None = None,
     progress: bool = False,
+    kernels: str | None = None,
 ) -> Advice:
     """Return the advice on one device; see `advise`."""
     check_whole(module)
@@ -171,6 +175,7 @@ def _advise_device(
         as_update(optimizer),
         None if machine is None else as_machine(machine),
         as_bytes(host_memory, "host_memory"),
+        kernels=kernels,
     )
     return adviser.advice(
         methods,
@@ -189,6 +194,7 @@ class Adviser:
         workload: on any device, ``meta`` included; its tensors are only read.
         budget_bytes, update, machine, host_memory_bytes: see `membench.predict`.
         modules: changes of the module that its maker offers as levers.
+        kernels: see `membench.predict`.
     """
 
     def __init__(
@@ -200,12 +206,15 @@ class Adviser:
         machine: Machine | None = None,
         host_memory_bytes: int | None = None,
         modules: ModuleChanges = NO_CHANGES,
+        kernels: str | None = None,
     ) -> None:
         framework = configuration.load("framework", "pytorch")
         cost = RooflineCost(device, framework.efficiency, as_machine(machine, host_memory_bytes))
-        self._workload, self._by = workload, update
+        known, self._compiled_parts = compiled_parts(workload.module, workload.loss, kernels)
+        workload = replace(workload, compiled=known)
+        self._workload, self._by, self._kernels = workload, update, kernels
         self._machine, self._host_memory_bytes = machine, host_memory_bytes
-        self._programs = Programs(workload, update, framework.captured_on, modules)
+        self._programs = Programs(workload, update, framework.captured_on, modules, self._compiled_parts)
         self._target = Target(device, cost, budget_bytes, self._programs.update(AS_IT_IS))
 
     def advice(
@@ -224,7 +233,7 @@ class Adviser:
         # the planners end first, and with them what the work waits for
         with (
             Work(THREADS + 2 * len(chosen), progress=progress) as work,
-            Planners(self._programs.captures, processes) as planners,
+            Planners(self._programs.graphs, processes) as planners,
         ):
             captured = planners.share(workload.batch_size)
             graph = add_update(captured, target.update)
@@ -254,6 +263,7 @@ class Adviser:
             optimizer=None if self._by is None else self._by.name,
             update_runs=self._by is None or self._by.runs,
             channels_last=workload.channels_last,
+            is_compiled=self._compiled_parts is not None,
             plain=plain,
             machine=None if self._machine is None else self._machine.name,
             host_memory_bytes=self._host_memory_bytes,
@@ -305,6 +315,7 @@ class Adviser:
             "precision": workload.precision,
             "channels_last": workload.channels_last,
             "host_memory": self._host_memory_bytes,
+            "kernels": self._kernels,
         }
         if options["backend"] == "simulated":
             fixed["machine"] = self._machine

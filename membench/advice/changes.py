@@ -12,6 +12,7 @@ import torch
 
 from membench.core import configuration
 from membench.core.errors import MembenchError
+from membench.core.kernels import WHOLE_STEP, Compiled
 from membench.core.optimizer import Gradients, WeightUpdate
 from membench.core.precision import Precision
 from membench.core.workload import Workload
@@ -26,6 +27,7 @@ class Kind(StrEnum):
     PRECISION = "precision"
     CHECKPOINTING = "checkpointing"
     ADAPTERS = "adapters"
+    KERNELS = "kernels"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Change:
         keeps_weights: whether the step still has all the weights that it has without it.
         is_last_resort: it is tried where no other change suffices.
         update, workload: make it, if it is of the optimizer or the precision; a change of the module has neither.
+        compiled: what it gives to `torch.compile`; None: nothing.
         micro_batch: samples at a time; None: all.
     """
 
@@ -51,6 +54,7 @@ class Change:
     is_exact: bool = False
     update: Callable[[WeightUpdate], WeightUpdate] | None = None
     workload: Callable[[Workload], Workload] | None = None
+    compiled: Compiled | None = None
     micro_batch: int | None = None
     keeps_weights: bool = False
     is_last_resort: bool = False
@@ -58,7 +62,7 @@ class Change:
     @property
     def is_captured(self) -> bool:
         """Whether it changes the operators of the step, and not only its update or its division."""
-        return self.kind in (Kind.PRECISION, Kind.CHECKPOINTING, Kind.ADAPTERS)
+        return self.kind in (Kind.PRECISION, Kind.CHECKPOINTING, Kind.ADAPTERS, Kind.KERNELS)
 
 
 Changes = frozenset[Change]
@@ -91,10 +95,22 @@ def are_compatible(changes: Iterable[Change]) -> bool:
     )
 
 
-def changes_of(workload: Workload, by: WeightUpdate | None) -> Iterator[Change]:
-    """Yield the changes that lower the memory of a step and need no other module, the least far-reaching first."""
+def changes_of(workload: Workload, by: WeightUpdate | None, *, is_compiled: bool) -> Iterator[Change]:
+    """Yield the changes that lower the memory of a step and need no other module, the least far-reaching first.
+
+    Args:
+        is_compiled: a part of the step was given to `torch.compile`.
+    """
     if by is not None:
         yield from _of_update(by)
+    if not is_compiled:
+        yield Change(
+            "torch.compile",
+            Kind.KERNELS,
+            ("kernels=inductor",),
+            "fused kernels, which round differently and draw other random numbers; needs time to compile",
+            compiled=WHOLE_STEP,
+        )
     weights = [weight for weight in workload.module.parameters() if weight.is_floating_point()]
     is_single = any(weight.dtype is torch.float32 for weight in weights)
     if is_single and workload.precision not in (Precision.BF16, Precision.FP16):

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from membench.advice.changes import AS_IT_IS, Changes
 from membench.advice.resized import ResizedGraph
 from membench.advice.workers import TooSlow, Urgency, Workers
-from membench.capture.capture import Captures
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
 from membench.planning.micro_batch import GraphAt
+from membench.steps.fused_graphs import StepGraphs
 
 Result = TypeVar("Result")
 
@@ -44,13 +44,13 @@ class Planners:
     """Processes that run jobs on the graphs of one step, and of changed ones, at several batch sizes. Threads may share it.
 
     Args:
-        capture: returns the captures of a program on a number of samples.
+        graphs_of: returns the graphs of a program on a number of samples and less.
         processes: how many; None: one for each processor that this process may use.
     """
 
-    def __init__(self, capture: Callable[[int, Changes], Captures], processes: int | None = None) -> None:
-        self._capture = capture
-        self._captures: dict[tuple[Changes, int], Captures] = {}
+    def __init__(self, graphs_of: Callable[[int, Changes], StepGraphs], processes: int | None = None) -> None:
+        self._graphs_of = graphs_of
+        self._graphs: dict[tuple[Changes, int], StepGraphs] = {}
         self._pickled: dict[tuple[Changes, int, int], bytes] = {}
         self._resized: bytes | None = None
         self.capturing = RLock()
@@ -92,7 +92,7 @@ class Planners:
             TooSlow: the job took too long, or its turn came too late.
             MembenchError: a process ended before its job was done.
         """
-        is_captured = program != AS_IT_IS or (program, batch_size) in self._captures
+        is_captured = program != AS_IT_IS or (program, batch_size) in self._graphs
         resized = None if is_captured else self._resized
         if (
             urgency.is_limited
@@ -136,10 +136,10 @@ class Planners:
         """Return the graph of a number of samples of a batch; each is captured once."""
         with self.capturing:
             key = program, batch_size
-            if key not in self._captures:
-                self._captures[key] = self._capture(batch_size, program)
+            if key not in self._graphs:
+                self._graphs[key] = self._graphs_of(batch_size, program)
             start_s = thread_time()
-            graph = self._captures[key].graph_at(size)
+            graph = self._graphs[key].graph_at(size)
             self._capture_s = max(self._capture_s, thread_time() - start_s)
             return graph
 

@@ -7,9 +7,11 @@ import torch
 from membench.advice.changes import AS_IT_IS, Change, Changes, ModuleChanges, changes_of
 from membench.capture.capture import Captures
 from membench.capture.update import CapturedUpdate
+from membench.core.kernels import Compiled
 from membench.core.optimizer import WeightUpdate
 from membench.core.workload import Workload
 from membench.planning.update import updated_workload
+from membench.steps.fused_graphs import StepGraphs, step_graphs
 
 
 class Programs:
@@ -19,6 +21,7 @@ class Programs:
         workload, by: of the step as it is.
         captured_on: the device whose operators are captured.
         modules: changes that build the module anew.
+        compiled: what of the step was given to `torch.compile`; None: nothing.
     """
 
     def __init__(
@@ -27,19 +30,26 @@ class Programs:
         by: WeightUpdate | None,
         captured_on: torch.device | None,
         modules: ModuleChanges,
+        compiled: Compiled | None = None,
     ) -> None:
+        self._compiled = compiled
         self._workload, self._by, self._modules, self._captured_on = workload, by, modules, captured_on
         self._built: dict[Changes, Workload] = {}
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
         """What can be changed; asked for only where levers are: the packages of some take seconds to import."""
-        return (*changes_of(self._workload, self._by), *self._modules.changes)
+        return (
+            *changes_of(self._workload, self._by, is_compiled=self._compiled is not None),
+            *self._modules.changes,
+        )
 
-    def captures(self, batch_size: int, changes: Changes = AS_IT_IS) -> Captures:
-        """Return the captures of a program on a number of samples."""
+    def graphs(self, batch_size: int, changes: Changes = AS_IT_IS) -> StepGraphs:
+        """Return the graphs of a program on a number of samples and less."""
         workload = self.workload(changes).with_batch(batch_size)
-        return Captures(updated_workload(workload, self._by), self._captured_on, uses_values=True)
+        captures = Captures(updated_workload(workload, self._by), self._captured_on, uses_values=True)
+        compiled = next((change.compiled for change in changes if change.compiled), self._compiled)
+        return step_graphs(captures, compiled)
 
     def update(self, changes: Changes) -> CapturedUpdate | None:
         """Return the update of a program; None: the step ends with the gradients."""

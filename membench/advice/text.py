@@ -58,10 +58,14 @@ def code(advice: Advice, plan: AdvisedPlan) -> list[str]:
         *(["optimizer=optimizer"] if advice.optimizer else []),
         *(["channels_last=True"] * advice.channels_last),
     ]
+    device = 'kernels="inductor", backend="cpu"' if advice.is_compiled else _DEVICE
+    head = [
+        "# compiled kernels run under a method on the CPU alone; on a GPU it is simulated"
+    ] * advice.is_compiled
     batch = ["criterion", "(inputs, targets)"] if advice.trains else ["None", "(inputs, ())"]
-    arguments = ", ".join(["model", *batch, *options, _DEVICE])
+    arguments = ", ".join(["model", *batch, *options, device])
     call = "loss = step(inputs, targets)" if advice.trains else "output = step(inputs)"
-    return ["import torch, membench", f"step = membench.compile({arguments})", call]
+    return [*head, "import torch, membench", f"step = membench.compile({arguments})", call]
 
 
 def trust(advice: Advice) -> list[str]:
@@ -78,7 +82,7 @@ def trust(advice: Advice) -> list[str]:
 def values(advice: Advice) -> dict[str, Any]:
     """Return the advice as values that JSON has; bytes and seconds are in the names."""
     head = (
-        "model", "device", "batch_size", "precision", "optimizer", "machine", "budget_bytes", "fits", "allocated_bytes",
+        "model", "device", "batch_size", "precision", "optimizer", "is_compiled", "machine", "budget_bytes", "fits", "allocated_bytes",
         "reserved_bytes", "used_bytes", "capacity_bytes", "fragmentation_bytes", "context_bytes", "step_time_s",
         "largest_batch",
     )  # fmt: skip
@@ -116,6 +120,7 @@ def step_words(advice: Advice) -> list[str]:
         advice.model,
         f"batch {advice.batch_size}",
         *([advice.precision] if advice.precision else []),
+        *(["compiled"] * advice.is_compiled),
         *([advice.optimizer or "no optimizer"] if advice.trains else []),
         f"simulated on {advice.device}{inside}",
         *([f"budget {format_bytes(advice.budget_bytes)}"] if advice.budget_bytes else []),

@@ -4,8 +4,8 @@
     membench advise model=resnet50 device=rtx3090 batch_size=256 budget=5GB output=json
     membench advise model=hf/gpt2 device=this batch_size=16 precision=amp_bf16 optimizer=adamw
 
-Takes the options of `membench run` that describe the step, --config-dir FOLDER included; device=this is the GPU at hand. In
-addition:
+Takes the options of `membench run` that describe the step, --config-dir FOLDER included; device=this is the GPU at hand, and
+kernels=inductor the step as torch.compile runs it. In addition:
 
     methods=a,b      by default all that schedule such a step
     largest=all      the largest batch of each method; or plain: of plain PyTorch alone; none
@@ -175,6 +175,7 @@ def run(settings: Settings | ClusterSettings) -> int:
         cell.machine,
         cell.host_memory_bytes,
         module_changes(settings.step, _workload),
+        settings.step.get("kernels"),
     )
     advice = adviser.advice(
         settings.methods,

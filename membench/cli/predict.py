@@ -7,8 +7,8 @@
     membench predict model=llama_7b cluster=dgx_h100 nodes=2 parallel='{fsdp: 16}' batch_size=1 precision=bf16 optimizer=adamw
 
 Takes the options of `membench run`, --config-dir FOLDER included. The step is PyTorch's, by default plain (strategy=pytorch)
-and without an optimizer; kernels=inductor predicts it as torch.compile runs it. Nothing runs and nothing is allocated. Three sizes of memory: allocated by the step's tensors,
-reserved for them by PyTorch's caching allocator, and used by the process as nvidia-smi shows.
+and without an optimizer; kernels=inductor predicts it as torch.compile runs it. Nothing runs and nothing is allocated. Three sizes of
+memory: allocated by the step's tensors, reserved for them by PyTorch's caching allocator, and used by the process as nvidia-smi shows.
 
 Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are alike; batch_size is its own. In addition:
 

@@ -17,6 +17,7 @@ Facts of foundation-model-stack/fms-fsdp of March 2024 (5e522b4) with foundation
 - fms/modules/positions.py turns by products with matrices, whose sums are made of four times the numbers; results are made contiguous.
 - fms/modules/layernorm.py is operator by operator too; the loss is torch's, of logits in bfloat16.
 - FSDP wraps each block; weights and reduced gradients are bfloat16. A selective row checkpoints every second block.
+- main_training.py gives the network to `torch.compile` after FSDP has wrapped it, in the rows of May 2024 (ed74fd5).
 """
 
 from collections.abc import Callable

@@ -4,6 +4,7 @@ capture -> annotate with the device's costs -> strategy -> validate -> a step th
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from membench.steps.arguments import (
 )
 from membench.steps.as_run import graph_as_run
 from membench.steps.compiled_step import CompiledStep
+from membench.steps.fused_graphs import compiled_parts, step_graphs
 from membench.steps.kept_steps import Shapes
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.pipelined_step import Pipelined, build_pipelined_step
@@ -75,7 +77,7 @@ def compile(  # noqa: A001 (the field's term)
     channels_last: bool = False,
     cuda_graph: bool = False,
     shapes: str = "fixed",
-    kernels: str = "eager",
+    kernels: str | None = None,
 ) -> CompiledStep | MicroBatchedStep | ShapedStep | SimulatedStep:
     """Capture a step of training or inference and put it under a memory strategy.
 
@@ -126,9 +128,10 @@ def compile(  # noqa: A001 (the field's term)
             step's batch when it first gets one, and keeps up to `membench.steps.kept_steps.MOST_KEPT` of them, each with its
             first batch.
         kernels: ``"eager"`` runs PyTorch's operators, bit for bit. ``"inductor"`` fuses them as `torch.compile` does, and
-            schedules the fused ones (`membench.planning.fusion.graph`): for the CPU, with random numbers as eager PyTorch draws them.
-            Results differ from eager's by what fusing rounds, and not between strategies. Convolutions are faster with
-            `channels_last`, to which `torch.compile` changes them by itself.
+            schedules the fused ones (`membench.planning.fusion.graph`): on the CPU, with random numbers as eager PyTorch draws them, and
+            simulated. Results differ from eager's by what fusing rounds, and not between strategies. On the CPU convolutions are faster
+            with `channels_last`, to which `torch.compile` changes them by itself. None: ``"eager"``; a simulated step is compiled
+            where its module and loss were given to `torch.compile`, see `membench.predict`.
 
     Raises:
         UnsupportedModel: the module cannot be captured, or a weight's gradient has a hook; names the layer.
@@ -142,15 +145,16 @@ def compile(  # noqa: A001 (the field's term)
     _check_together(backend, exchange, device, cluster, machine, optimizer, shapes, cuda_graph)
     _check_host(backend, host_memory, disk, shapes, cuda_graph)
     chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
-    compiled_by = choice(Kernels, "kernels", kernels)
+    compiled_by = choice(Kernels, "kernels", kernels or Kernels.EAGER)
     stages = module if isinstance(module, Pipelined) else None
     module, ranks = real_ranks(module if stages is None else stages.module)
     if ranks or stages:
         wrapper = ranks.wrapper if ranks else "Pipelined"
         check_options(wrapper, backend, exchange, precision, shapes, channels_last=channels_last)
-    if compiled_by is not Kernels.EAGER and (backend != "cpu" or ranks or stages):
+    if compiled_by is not Kernels.EAGER and (backend == "cuda" or ranks or stages):
         raise MembenchError(
-            f"kernels={compiled_by} runs on one CPU (backend='cpu'), and with a module that no process shares; leave kernels out"
+            f"kernels={compiled_by} run on one CPU (backend='cpu') with a module that no process shares, or are simulated; leave "
+            "kernels out"
         )
     host_memory_bytes = as_bytes(host_memory, "host_memory")
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
@@ -170,6 +174,7 @@ def compile(  # noqa: A001 (the field's term)
             when,
             as_update(optimizer),
             as_machine(machine, host_memory_bytes),
+            kernels,
         )
     if ranks is None:
         _check_divided(module, exchange, optimizer)
@@ -274,12 +279,15 @@ def _simulate(
     exchange: Exchange | None,
     by: WeightUpdate | None,
     machine: Machine,
+    kernels: str | None,
 ) -> SimulatedStep:
     profile = as_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
     framework = configuration.load("framework", "pytorch")
     cost = RooflineCost(joined.loaded(profile), framework.efficiency, machine)
-    graph_at = Captures(updated_workload(workload, by), framework.captured_on).graph_at
+    known, compiled = compiled_parts(workload.module, workload.loss, kernels)
+    captures = Captures(updated_workload(replace(workload, compiled=known), by), framework.captured_on)
+    graph_at = step_graphs(captures, compiled).graph_at
     captured = None if by is None else CapturedUpdate(by, workload.module)
     update = update_before(exchange if joined.devices > 1 else None, captured)
 

@@ -40,6 +40,15 @@ class FusedGraphs:
         return self._captures.graph_at(size)
 
 
+StepGraphs = Captures | FusedGraphs
+"""The graphs of a step by its number of samples, as `graph_at`."""
+
+
+def step_graphs(captures: Captures, compiled: Compiled | None, apart: Collection[str] = ()) -> StepGraphs:
+    """Return the graphs of captured steps of which parts are compiled, see `fused`; None: nothing is."""
+    return captures if compiled is None else FusedGraphs(captures, compiled, apart)
+
+
 def compiled_parts(
     module: nn.Module, loss: Callable[..., Tensor] | None, kernels: str | None
 ) -> tuple[Compiled | None, Compiled | None]:

@@ -44,7 +44,7 @@ from membench.steps.arguments import (
     as_update,
     workload_of,
 )
-from membench.steps.fused_graphs import FusedGraphs, compiled_parts
+from membench.steps.fused_graphs import compiled_parts, step_graphs
 from membench.steps.plan import plan_step
 from membench.steps.prediction import Prediction, after_rounds, of_stages, predicted
 from membench.steps.ranks import Ranks, ranks_of
@@ -88,9 +88,7 @@ class Predictor:
             step = updated_workload(step, update)
         prepared = ranks.division.divided if ranks is not None and ranks.division else nullcontext
         self._captures = Captures(step, self._framework.captured_on, uses_values=True, prepared=prepared)
-        self._graphs: Captures | FusedGraphs = self._captures
-        if compiled is not None:
-            self._graphs = FusedGraphs(self._captures, compiled, ranks.wrapped if ranks else ())
+        self._graphs = step_graphs(self._captures, compiled, ranks.wrapped if ranks else ())
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._ranks = ranks

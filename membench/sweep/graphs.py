@@ -11,7 +11,7 @@ from membench.core.record import configuration_hash
 from membench.core.task_graph import TaskGraph
 from membench.planning.micro_batch import GraphAt
 from membench.planning.update import updated_workload
-from membench.steps.fused_graphs import FusedGraphs
+from membench.steps.fused_graphs import step_graphs
 from membench.steps.real_ranks import RealRanks, divided, real_ranks
 from membench.sweep.cell import Cell
 
@@ -60,7 +60,7 @@ class Graphs:
     def lowered_at(self, cell: Cell, batch_size: int) -> GraphAt:
         """Return the function from a number of samples to the graph, lowered to the cell's framework."""
         captures = self.captures(cell, batch_size)
-        graphs = FusedGraphs(captures, WHOLE_STEP) if cell.kernels is Kernels.INDUCTOR else captures
+        graphs = step_graphs(captures, WHOLE_STEP if cell.kernels is Kernels.INDUCTOR else None)
         name = configuration_hash(cell.configuration["framework"])
 
         def graph_at(size: int) -> TaskGraph:

@@ -36,6 +36,7 @@ CHANGED = {
     "fused update": {"optimizer": partial(torch.optim.AdamW, fused=True)},
     "update in the backward pass": {"optimizer": WeightUpdate(torch.optim.AdamW, in_backward=True)},
     "states in 8 bits": {"optimizer": "adamw8bit"},
+    "torch.compile": {"kernels": "inductor"},
     "weights in bf16": {"precision": "bf16"},
 }
 
@@ -58,7 +59,7 @@ class Here(Planners):
 
     def graph(self, batch_size: int, size: int, program: Changes = AS_IT_IS) -> TaskGraph:
         with self.capturing:
-            return self._programs.captures(batch_size, program).graph_at(size)
+            return self._programs.graphs(batch_size, program).graph_at(size)
 
     def run(
         self,
@@ -155,7 +156,7 @@ def test_a_module_that_cannot_be_built_is_not_tried() -> None:
 def test_changes_exclude_each_other_both_ways() -> None:
     inputs, targets = batch()
     work = Workload("net", network(), nn.functional.mse_loss, (inputs,), (targets,))
-    changes = list(changes_of(work, ADAMW))
+    changes = list(changes_of(work, ADAMW, is_compiled=False))
     assert [change.name for change in changes] == [*CHANGED, "micro-batches of 1"]
     for one, other in permutations(changes, 2):
         assert are_compatible((one, other)) == are_compatible((other, one))
@@ -168,12 +169,12 @@ def test_what_is_done_already_is_not_offered() -> None:
     inputs, targets = batch()
     work = Workload("net", network(), nn.functional.mse_loss, (inputs,), (targets,))
     in_backward = WeightUpdate(partial(torch.optim.SGD, lr=0.1), in_backward=True)
-    assert [change.name for change in changes_of(work, in_backward)] == [
+    assert [change.name for change in changes_of(work, in_backward, is_compiled=True)] == [
         "weights in bf16", "micro-batches of 1"
     ]  # fmt: skip
     weights = [nn.Parameter(torch.zeros(2))]
     held = WeightUpdate(torch.optim.AdamW([{"params": weights}, {"params": [nn.Parameter(torch.zeros(3))]}]))
-    assert "fused update" not in [change.name for change in changes_of(work, held)]  # of groups with options
+    assert "fused update" not in [change.name for change in changes_of(work, held, is_compiled=True)]  # of groups with options
     held = WeightUpdate(torch.optim.AdamW(weights, lr=0.3))
-    (fused,) = (change for change in changes_of(work, held) if change.name == "fused update")
+    (fused,) = (change for change in changes_of(work, held, is_compiled=True) if change.name == "fused update")
     assert fused.update is not None and fused.update(held).optimizer.keywords["lr"] == 0.3  # type: ignore[union-attr]

@@ -34,6 +34,7 @@ ADVICE = Advice(
     optimizer=None,
     update_runs=True,
     channels_last=True,
+    is_compiled=False,
     plain=PLAIN,
     budget_bytes=None,
     fits=False,
