@@ -27,4 +27,5 @@ def graph_as_run(
             if not captures.learn(size, found.outputs):
                 raise
         else:
-            return fused(graph) if kernels is Kernels.INDUCTOR else graph
+            on_cpu = cost.device.type == "cpu"
+            return fused(graph, on_cpu=on_cpu) if kernels is Kernels.INDUCTOR else graph

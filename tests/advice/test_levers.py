@@ -174,7 +174,11 @@ def test_what_is_done_already_is_not_offered() -> None:
     ]  # fmt: skip
     weights = [nn.Parameter(torch.zeros(2))]
     held = WeightUpdate(torch.optim.AdamW([{"params": weights}, {"params": [nn.Parameter(torch.zeros(3))]}]))
-    assert "fused update" not in [change.name for change in changes_of(work, held, is_compiled=True)]  # of groups with options
+    assert "fused update" not in [
+        change.name for change in changes_of(work, held, is_compiled=True)
+    ]  # of groups with options
     held = WeightUpdate(torch.optim.AdamW(weights, lr=0.3))
-    (fused,) = (change for change in changes_of(work, held, is_compiled=True) if change.name == "fused update")
+    (fused,) = (
+        change for change in changes_of(work, held, is_compiled=True) if change.name == "fused update"
+    )
     assert fused.update is not None and fused.update(held).optimizer.keywords["lr"] == 0.3  # type: ignore[union-attr]

@@ -23,7 +23,9 @@ from membench.planning.fusion.recomputation import recompute_in_kernels
 from membench.planning.fusion.regions import Regions
 
 
-def fused(graph: TaskGraph, compiled: Compiled = WHOLE_STEP, apart: Collection[str] = ()) -> TaskGraph:
+def fused(
+    graph: TaskGraph, compiled: Compiled = WHOLE_STEP, apart: Collection[str] = (), *, on_cpu: bool = False
+) -> TaskGraph:
     """Return the graph with groups of tasks as one task each; the blocks keep their numbers.
 
     `TaskGraph.plain` is the step as PyTorch runs it with these compiled: compiled code gives a block back after its last use.
@@ -31,18 +33,19 @@ def fused(graph: TaskGraph, compiled: Compiled = WHOLE_STEP, apart: Collection[s
     Args:
         compiled: what of the step is.
         apart: paths of modules at whose edges compiled graphs end.
+        on_cpu: it is compiled for the CPU, which fuses less.
     """
-    plain = graph.plain and _fused(graph.plain, compiled, apart)
+    plain = graph.plain and _fused(graph.plain, compiled, apart, on_cpu)
     if plain and graph.is_plain_alone:
         return replace(plain, plain=plain)
-    return replace(_fused(graph, compiled, apart), plain=plain)
+    return replace(_fused(graph, compiled, apart, on_cpu), plain=plain)
 
 
-def _fused(graph: TaskGraph, compiled: Compiled, apart: Collection[str]) -> TaskGraph:
+def _fused(graph: TaskGraph, compiled: Compiled, apart: Collection[str], on_cpu: bool) -> TaskGraph:
     regions = Regions(graph, compiled, apart)
 
     def region_of(task: Task) -> object:
-        return regions.of(task) if is_fusible(task, graph) else None
+        return regions.of(task) if is_fusible(task, graph, on_cpu=on_cpu) else None
 
     graph = clamped_gradients_from_results(graph, lambda task: regions.of(task) is not None)
     graph = recompute_in_kernels(graph, region_of, is_cheap)

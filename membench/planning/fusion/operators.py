@@ -8,9 +8,12 @@ from membench.core.task_graph import EXTERNAL_ROLES, Phase, Task, TaskGraph
 
 _POINTWISE = {
     "_to_copy", "copy_", "masked_fill_", "fill_", "zeros_like", "ones_like", "full_like", "threshold_backward", "hardtanh_backward",
-    "clone", "constant_pad_nd", "roll", "cat", "hardswish_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "mse_loss_backward", "smooth_l1_loss_backward",
+    "clone", "constant_pad_nd", "roll", "hardswish_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "mse_loss_backward", "smooth_l1_loss_backward",
 }  # fmt: skip
 """Operators that compute, or move, each element alone, without torch's tag for that."""
+
+_POINTWISE_ON_GPUS = {"cat"}
+"""On the CPU Inductor writes each part by itself (``torch._inductor.lowering.cat``): whoever reads the whole is another kernel."""
 
 _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "var", "var_mean", "linalg_vector_norm", "_softmax", "_softmax_backward_data", "_log_softmax",
@@ -21,12 +24,18 @@ _REDUCTIONS = {
 """Operators that Inductor computes by loops of its own, some of them reductions."""
 
 
-def is_fusible(task: Task, graph: TaskGraph) -> bool:
-    """Return whether a task can be part of a program."""
+def is_fusible(task: Task, graph: TaskGraph, *, on_cpu: bool = False) -> bool:
+    """Return whether a task can be part of a program.
+
+    Args:
+        on_cpu: that program is compiled for the CPU.
+    """
     call = task.call
     if call is None or task.random or task.collective or task.on_host or task.phase is Phase.UPDATE:
         return False
     if not call.operator.startswith("aten.") or not (_name(call) in _REDUCTIONS or is_pointwise(task)):
+        return False
+    if on_cpu and _name(call) in _POINTWISE_ON_GPUS:
         return False
     updated = set(task.writes) - set(task.creates)
     if call.operator not in BATCH_NORMS and any(
@@ -53,7 +62,7 @@ def is_pointwise(task: Task) -> bool:
     """Return whether a task computes each element alone."""
     call = task.call
     return call is not None and (
-        _name(call) in _POINTWISE or torch.Tag.pointwise in resolve_operator(call).tags
+        _name(call) in _POINTWISE | _POINTWISE_ON_GPUS or torch.Tag.pointwise in resolve_operator(call).tags
     )
 
 
