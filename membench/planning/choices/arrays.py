@@ -44,6 +44,7 @@ class Arrays(NamedTuple):
     unit_of: Any  # block -> unit, or -1
     offload_s: Any
     prefetch_s: Any
+    copy_delay_s: Any  # of kernels, by each copy of a block
     makers_at: Any
     makers: Any
     inputs_at: Any
@@ -116,6 +117,7 @@ def as_arrays(problem: Problem) -> Arrays:
         unit_of=unit_of,
         offload_s=np.array(problem.offload_s),
         prefetch_s=np.array(problem.prefetch_s),
+        copy_delay_s=np.array(problem.copy_delay_s),
         makers_at=makers_at,
         makers=makers,
         inputs_at=inputs_at,

@@ -244,6 +244,7 @@ def go_forward(
             if leaves[absence] >= 0:
                 back_s = max(back_s, time_s) + a.prefetch_s[absences[absence, 0]]
                 here_s[absences[absence, 3]] = back_s
+                beside_s[1] += a.copy_delay_s[absences[absence, 0]]
         time_s = end_of_step_s(a, order[step], step, awaited, here_s, beside_s, time_s)
         left_s -= a.duration_s[order[step]]
         start = at_writing
@@ -251,7 +252,9 @@ def go_forward(
             at_writing += 1
         if at_writing > start:
             written_s = beside_s[0] if awaited[step] >= 0 else time_s
-            out_s = _copy_out(a, absences, writing[start:at_writing], returns, copied_s, written_s, out_s)
+            out_s = _copy_out(
+                a, absences, writing[start:at_writing], returns, copied_s, beside_s, written_s, out_s
+            )
         while at_ending < count and absences[ending[at_ending], 2] == step:
             absence = ending[at_ending]
             if returns[absence] >= 0:
@@ -319,9 +322,20 @@ def _leave(
 
 @compiled
 def _copy_out(
-    a: Any, absences: Any, written: Any, returns: Any, copied_s: Any, time_s: float, out_s: float
+    a: Any,
+    absences: Any,
+    written: Any,
+    returns: Any,
+    copied_s: Any,
+    beside_s: Any,
+    time_s: float,
+    out_s: float,
 ) -> float:
-    """Queue the copies of blocks that have just been written, each once; return when the link is free."""
+    """Queue the copies of blocks that have just been written, each once; return when the link is free.
+
+    Args:
+        beside_s: see `end_of_step_s`; the next kernel is delayed.
+    """
     for i in range(len(written)):
         absence = written[i]
         if returns[absence] < 0:
@@ -333,4 +347,5 @@ def _copy_out(
         if is_new:
             out_s = max(out_s, time_s) + a.offload_s[absences[absence, 0]]
             copied_s[absence] = out_s
+            beside_s[1] += a.copy_delay_s[absences[absence, 0]]
     return out_s

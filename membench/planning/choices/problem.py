@@ -67,7 +67,7 @@ class Problem:
         touched: the blocks on the device that each operation touches; a task of the host touches none.
         duration_s: seconds of each operation on the compute stream, with its launch.
         collective_s: seconds of each operation on the stream of collectives; none has both.
-        delay_s: by which each collective makes kernels longer that run at the same time.
+        delay_s: by which each collective makes kernels longer that run at the same time; copy_delay_s: by which each block's copy does.
         host_s: seconds of each task of the host, by task, in order.
         visitors: the blocks that tasks of the host write.
         sent: the blocks that each task of the host reads and tasks of the device write, by task.
@@ -100,6 +100,7 @@ class Problem:
         self.host_s = {task.index: cost.host_task_time_s(task) for task in graph.tasks if task.on_host}
         self.offload_s = tuple(cost.offload_time_s(block.size_bytes) for block in graph.blocks)
         self.prefetch_s = tuple(cost.prefetch_time_s(block.size_bytes) for block in graph.blocks)
+        self.copy_delay_s = tuple(cost.copy_delay_s(block.size_bytes) for block in graph.blocks)
         self.visitors = {block for task in self.host_s for block in graph.tasks[task].writes}
         self._writers: dict[int, list[int]] = defaultdict(list)
         for task in graph.tasks:
