@@ -12,11 +12,13 @@ from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.sweep.model import Model
 
-COST = RooflineCost(
+ANY = (
     DeviceProfile("any", 10**15, 1e12, 1e11, 1e10, 1e10, 0.0, True),
     Efficiency(1.0, 1.0),
     Machine("any", 10**15, 2e10),
 )
+"""Device, efficiency and machine."""
+COST = RooflineCost(*ANY)
 """Of a device that has memory for everything."""
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torchvision.models import DenseNet, ResNet
 from torchvision.models.resnet import BasicBlock
 
+from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
 from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator
@@ -17,10 +18,20 @@ from membench.planning.update import add_update
 from membench.planning.validate import validate
 from membench.strategies.joint.homes import Homes
 from tests.helpers.chains import chain_of_convolutions, graph_of
-from tests.helpers.graphs import COST
+from tests.helpers.graphs import ANY, COST
 from tests.helpers.updates import captured
 
 NO_LIMIT = 10**15
+
+
+class WithDelays(RooflineCost):
+    """Copies share the memory with kernels, as on a CPU."""
+
+    def copy_delay_s(self, size_bytes: int) -> float:
+        return self.offload_time_s(size_bytes) / 3
+
+
+DELAYING = WithDelays(*ANY)
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +46,13 @@ def evaluators() -> dict[str, Evaluator]:
     homes = Homes(add_update(graphs["resnet"], captured("adamw")), COST)
     assert len(homes.parts) > 4
     graphs |= {"weights at home": homes.at(len(homes.parts)), "half of them": homes.at(len(homes.parts) // 2)}
-    return {name: Evaluator(Problem(graph, COST, 1)) for name, graph in graphs.items()}
+    found = {name: Evaluator(Problem(graph, COST, 1)) for name, graph in graphs.items()}
+    return found | {"with delays": Evaluator(Problem(graphs["resnet"], DELAYING, 1))}
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
-    name=st.sampled_from(["chain", "densenet", "resnet", "weights at home", "half of them"]),
+    name=st.sampled_from(["chain", "densenet", "resnet", "weights at home", "half of them", "with delays"]),
     seed=st.integers(0, 10_000),
     room=st.floats(0, 1),
 )
@@ -63,7 +75,8 @@ def test_a_plan_states_the_time_and_the_peak_of_its_schedule(
     schedule = emit("joint", plan, budget_bytes)
     validate(schedule, budget_bytes=budget_bytes)
     assert schedule.peak_bytes == plan.peak_bytes <= budget_bytes
-    assert step_time_s(schedule, COST) == pytest.approx(plan.step_s, rel=1e-9)
+    cost = DELAYING if name == "with delays" else COST
+    assert step_time_s(schedule, cost) == pytest.approx(plan.step_s, rel=1e-9)
 
 
 def test_a_given_order_is_planned_as_the_choices_that_it_follows_from(
