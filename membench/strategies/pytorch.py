@@ -25,8 +25,8 @@ class PyTorch(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         if graph.plain is None:
             raise UnsupportedStrategy(
-                f"strategy {self.name!r} is plain PyTorch's execution, and this graph is another framework's or has compiled "
-                "kernels; choose framework=pytorch and kernels=eager, or strategy=eager"
+                f"strategy {self.name!r} is plain PyTorch's execution, and this graph is another framework's; choose "
+                "framework=pytorch, or strategy=eager"
             )
         plain = join_convolution_backward(graph.plain, cost)
         builder = ScheduleBuilder(self.name, plain, budget_bytes=budget_bytes)

@@ -17,9 +17,6 @@ from tests.helpers.networks import Reference, reference_of, run_step
 from tests.helpers.programs import cached_in, without_compiler
 from tests.helpers.variants import VARIANTS
 
-OVER_FUSED_TASKS = {name: strategy for name, strategy in VARIANTS.items() if name != "pytorch"}
-"""Plain PyTorch's execution has no fused tasks."""
-
 
 class Blocks(nn.Module):
     """Convolutions around which their input is added, batch norms, dropout, a layer norm and a gated product."""
@@ -58,12 +55,12 @@ def case() -> Reference:
     return case_of_blocks()
 
 
-@pytest.mark.parametrize("variant", OVER_FUSED_TASKS)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_results_and_peak_are_exact_over_fused_tasks(
     variant: str, case: Reference, costs: MeasuredCost
 ) -> None:
     """Call by call, fused tasks without a method have the bits of eager PyTorch."""
-    schedule = plan(fused(case.captured.graph), VARIANTS[variant], costs, None)
+    schedule = plan(fused(case.captured.graph, on_cpu=True), VARIANTS[variant], costs, None)
     validate(schedule)
     check_results_and_peak(case, schedule)
 
@@ -78,7 +75,7 @@ def test_compiled_tasks_have_the_same_bits_under_every_strategy_and_are_close_to
 ) -> None:
     case, costs = case_of_blocks(), MeasuredCost(torch.device("cpu"))
     with cached_in(tmp_path_factory.mktemp("programs")):
-        graph = fused(case.captured.graph)
+        graph = fused(case.captured.graph, on_cpu=True)
         eager = plan(graph, VARIANTS["eager"], costs, None)
         with step_of(case, eager, chaos=None) as step:
             results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
@@ -87,5 +84,5 @@ def test_compiled_tasks_have_the_same_bits_under_every_strategy_and_are_close_to
             scale = float(gradient.abs().max())
             torch.testing.assert_close(results.gradients[name], gradient, rtol=0, atol=TOLERANCE * scale)
         of_fused = replace(case, results=results)
-        for strategy in OVER_FUSED_TASKS.values():
+        for strategy in VARIANTS.values():
             check_results_and_peak(of_fused, plan(graph, strategy, costs, None))

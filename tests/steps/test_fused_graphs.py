@@ -88,6 +88,24 @@ def test_fused_tasks_are_sharded_within_their_modules(eager: Prediction) -> None
     assert fused.parts_bytes["optimizer state"] == of_ranks.parts_bytes["optimizer state"]
 
 
+def test_a_simulated_step_is_the_predicted_one() -> None:
+    with torch.device("meta"):
+        batch = torch.empty(4096, 64), torch.empty(4096, dtype=torch.long)
+    module, loss = network(), nn.functional.cross_entropy
+    for given, kernels in ((module, "inductor"), (torch.compile(module), None)):
+        step = membench.compile(
+            given,
+            loss,
+            batch,
+            backend="simulated",
+            device="rtx3090",
+            strategy="pytorch",
+            kernels=kernels,  # type: ignore[arg-type]
+        )
+        found = predicted(given, kernels=kernels)  # type: ignore[arg-type]
+        assert (step.predicted_peak_bytes, step.step_time_s) == (found.allocated_bytes, found.step_time_s)  # type: ignore[union-attr]
+
+
 def test_methods_plan_over_fused_tasks(eager: Prediction) -> None:
     module = copy.deepcopy(network())
     fused = predicted(module, kernels="inductor", strategy="joint")
