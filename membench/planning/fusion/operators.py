@@ -13,7 +13,7 @@ _POINTWISE = {
 """Operators that compute, or move, each element alone, without torch's tag for that."""
 
 _POINTWISE_ON_GPUS = {"cat"}
-"""On the CPU Inductor writes each part by itself (``torch._inductor.lowering.cat``): whoever reads the whole is another kernel."""
+"""On the CPU Inductor writes each part by itself (``torch._inductor.lowering.cat``), and what reads the result is another kernel."""
 
 _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "var", "var_mean", "linalg_vector_norm", "_softmax", "_softmax_backward_data", "_log_softmax",
