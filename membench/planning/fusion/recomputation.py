@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from membench.core.task_graph import (
     AFTER_THE_LOSS,
-    RECOMPUTED_SUFFIX,
     Block,
     Phase,
     Task,
@@ -25,6 +24,8 @@ from membench.core.task_graph import (
 
 MOST_RECOMPUTED = 16
 """The most operators that are run again for one result."""
+_IN_KERNEL = " in a kernel"
+"""In names. Strategies do not take these tasks for those that run again by a strategy's choice, or the program's."""
 
 
 def recompute_in_kernels(
@@ -51,11 +52,11 @@ def recompute_in_kernels(
 
 
 def _copy(block: Block, index: int, layer: int) -> Block:
-    return replace(block, index=index, name=f"{block.name}{RECOMPUTED_SUFFIX}", layer=layer)
+    return replace(block, index=index, name=f"{block.name}{_IN_KERNEL}", layer=layer)
 
 
 def _in_backward(maker: Task, reader: Task) -> Task:
-    name = f"{maker.name}{RECOMPUTED_SUFFIX}"
+    name = f"{maker.name}{_IN_KERNEL}"
     return replace(
         maker,
         name=name,

@@ -12,6 +12,8 @@ from membench.core.program import program_of
 from membench.core.task_graph import Role, Task, TaskGraph
 from membench.core.workload import Workload
 from membench.planning.fusion.graph import fused
+from membench.planning.fusion.operators import is_cheap, is_fusible
+from membench.planning.fusion.recomputation import recompute_in_kernels
 from membench.planning.validate import validate
 from membench.strategies.base import find_strategy
 from tests.helpers.checks import check_exact, check_results_and_peak, step_of
@@ -108,6 +110,13 @@ class Gated(nn.Module):
 def test_a_cheap_result_that_only_kernels_of_the_backward_pass_read_is_not_kept() -> None:
     found = [names(task) for task in fused(step_graph(Gated())).tasks]
     assert "silu+mul" in found and any(name.startswith("silu+mul+mul+silu_backward") for name in found)
+
+
+def test_what_kernels_compute_again_is_not_taken_for_recomputation_by_a_strategy() -> None:
+    before = step_graph(Gated())
+    after = recompute_in_kernels(before, lambda task: is_fusible(task, before), is_cheap)
+    assert len(after.tasks) > len(before.tasks)
+    assert not any(task.is_recomputed for task in after.tasks)
 
 
 def test_random_numbers_and_counters_of_the_caller_stay_tasks_of_their_own() -> None:
