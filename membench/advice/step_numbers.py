@@ -18,6 +18,21 @@ from membench.planning.stages import first_layer
 
 
 @dataclass(frozen=True)
+class PassNumbers:
+    """The time of a place in one pass, waits for collectives between ranks that share samples included.
+
+    Attributes:
+        total_s: of all its kernels.
+        head_s: of those before the first one that needs what the place before it in that pass has made.
+        tail_s: of those behind the first one that makes what the next place needs.
+    """
+
+    total_s: float = 0.0
+    head_s: float = 0.0
+    tail_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class PlaceNumbers:
     """What a part of the network holds and computes: one of its blocks, or what is before the first; the last has what is behind it.
 
@@ -26,12 +41,15 @@ class PlaceNumbers:
         constant_bytes: the same, of weights alone, such as those that autocast has converted.
         kernels_s: of all kernels, without the update.
         waits_s: of kernels for collectives between ranks that share samples.
+        forward, backward: of each pass; what runs again is a part of the backward pass.
     """
 
     kept_bytes: int = 0
     constant_bytes: int = 0
     kernels_s: float = 0.0
     waits_s: float = 0.0
+    forward: PassNumbers = PassNumbers()
+    backward: PassNumbers = PassNumbers()
 
     def is_near(self, other: "PlaceNumbers") -> bool:
         """Return whether another one is the same, but for rounding."""
@@ -80,16 +98,36 @@ class StepNumbers:
         for name, kept in zip(("kept", "constant"), _kept(plain), strict=True):
             for block in kept:
                 found[makers[block]][name] += plain.blocks[block].size_bytes
-        for task, kernel_s, wait_s in _times_s(plain, cost):
+        times_s = list(_times_s(plain, cost))
+        for task, kernel_s, wait_s in times_s:
             found[place_of[task.index]]["kernels"] += kernel_s
             found[place_of[task.index]]["waits"] += wait_s
+        forward, backward = (
+            _passes(
+                [
+                    (task, kernel_s + wait_s)
+                    for task, kernel_s, wait_s in times_s
+                    if _is_after_the_loss(task) is after
+                ],
+                place_of,
+                step,
+            )
+            for after, step in ((False, 1), (True, -1))
+        )
         weights = [block for block in plain.blocks if block.role is Role.WEIGHT]
         return cls(
             samples=graph.batch_size,
             blocks=tuple(sorted(firsts, key=firsts.__getitem__)),
             places=tuple(
-                PlaceNumbers(int(each["kept"]), int(each["constant"]), each["kernels"], each["waits"])
-                for each in found
+                PlaceNumbers(
+                    int(each["kept"]),
+                    int(each["constant"]),
+                    each["kernels"],
+                    each["waits"],
+                    forward.get(place, PassNumbers()),
+                    backward.get(place, PassNumbers()),
+                )
+                for place, each in enumerate(found)
             ),
             gathered={block.name: block.size_bytes for block in weights},
             reduced={
@@ -188,3 +226,31 @@ def _times_s(graph: TaskGraph, cost: RooflineCost) -> Iterable[tuple[Task, float
         position_s += wait_s + kernel_s
         there_s |= dict.fromkeys(task.writes, position_s)
         yield task, kernel_s, wait_s
+
+
+def _passes(
+    times_s: Sequence[tuple[Task, float]], place_of: Mapping[int, int], step: int
+) -> dict[int, PassNumbers]:
+    """Return the numbers of places in one pass.
+
+    Args:
+        times_s: the tasks of the pass in order, and their seconds.
+        step: from a place to the next one.
+    """
+    made_at = {block: place_of[task.index] for task, _ in times_s for block in task.creates}
+    needed_at: defaultdict[int, set[int]] = defaultdict(set)
+    for task, _ in times_s:
+        for block in task.reads:
+            needed_at[block].add(place_of[task.index])
+    total_s, head_s, made_s = defaultdict[int, float](float), dict[int, float](), dict[int, float]()
+    for task, time_s in times_s:
+        place = place_of[task.index]
+        if any(made_at.get(block) == place - step for block in task.reads):
+            head_s.setdefault(place, total_s[place])
+        total_s[place] += time_s
+        if any(place + step in needed_at[block] for block in task.creates):
+            made_s.setdefault(place, total_s[place])
+    return {
+        place: PassNumbers(whole_s, head_s.get(place, whole_s), whole_s - made_s.get(place, 0.0))
+        for place, whole_s in total_s.items()
+    }
