@@ -110,9 +110,19 @@ class _Runs(Generic[Item]):
             position += len(run.items)
 
     def _found(self, items: Sequence[Item], block_of: Callable[[Item], int]) -> Iterable[_Run[Item]]:
+        """Yield the runs; what lies between those of neighbours and belongs to no block is a part of the first of them."""
+        groups = [(block, list(group)) for block, group in groupby(items, block_of)]
+        joined = groups[:1]
+        for (block, listed), (following, _) in zip(groups[1:], [*groups[2:], (OUTSIDE, [])], strict=True):
+            before, last = joined[-1]
+            if before == block or (
+                block == OUTSIDE and OUTSIDE not in (before, following) and abs(before - following) == 1
+            ):
+                last.extend(listed)
+            else:
+                joined.append((block, listed))
         sweep, begin, before = 0, 0, OUTSIDE
-        for block, group in groupby(items, block_of):
-            listed = list(group)
+        for block, listed in joined:
             if block == OUTSIDE or before == OUTSIDE or abs(block - before) != 1:
                 sweep += 1
             yield _Run(sweep, block, begin, listed)
@@ -212,10 +222,12 @@ class _Deepened:
         return self._named(block.name) if block.layer < 0 else self._of_layer(block.layer)
 
     def _name(self, name: str, block: int, like: int) -> str:
-        old = f"{self._within}{like}"
-        if block == OUTSIDE or not name.startswith(old):
+        """Return a name in the deep network; it may be that of a neighbour."""
+        number = self._named(name)
+        if OUTSIDE in (block, number):
             return name
-        return f"{self._within}{block}{name[len(old) :]}"
+        old = f"{self._within}{number}"
+        return f"{self._within}{number + block - like}{name[len(old) :]}"
 
     def _layer(self, layer: int, block: int, like: int) -> int:
         return layer if layer < 0 else self._layers.moved(layer, block, like)

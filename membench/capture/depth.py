@@ -53,7 +53,7 @@ class Depth:
         names = [f"{container}.{number}" for number in range(len(listed))]
         kinds = [_kind(block) for block in listed]
         depth = cls(container, len(listed))
-        is_alike = names == list(blocks) and kinds[PERIOD:] == kinds[:-PERIOD]
+        is_alike = names == list(blocks) and all(map(_are_alike, kinds, kinds[PERIOD:]))
         return depth if is_alike and depth.blocks > depth.shallow else None
 
     @classmethod
@@ -116,24 +116,38 @@ class Depth:
         return all(whole[key] == first[key] + rounds * (second[key] - first[key]) for key in keys)
 
 
-def _kind(block: nn.Module) -> object:
+def _kind(block: nn.Module) -> list[tuple[object, ...]]:
     """Return what tells blocks apart: classes of modules with their attributes, and layouts of weights and buffers."""
-    return (
-        [(name, type(each), _attributes(each)) for name, each in block.named_modules()],
-        [(name, each.shape, each.dtype, each.requires_grad) for name, each in block.named_parameters()],
-        [(name, each.shape, each.dtype) for name, each in block.named_buffers()],
+    return [
+        *(
+            (name, type(each), *attribute)
+            for name, each in block.named_modules()
+            for attribute in _attributes(each)
+        ),
+        *((name, each.shape, each.dtype, each.requires_grad) for name, each in block.named_parameters()),
+        *((name, each.shape, each.dtype) for name, each in block.named_buffers()),
+    ]
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[object, ...]]:
+    """Yield the attributes of a module: numbers, words and tuples, the lengths of tables such as those of hooks, types of others."""
+    for name, value in vars(module).items():
+        if isinstance(value, bool | int | float | str | None | tuple | torch.dtype):
+            yield name, type(value), value
+        else:
+            yield name, type(value), len(value) if isinstance(value, dict | list | set) else None
+
+
+def _are_alike(first: list[tuple[object, ...]], second: list[tuple[object, ...]]) -> bool:
+    """Return whether two blocks at a distance of `PERIOD` are alike, but for a number of their own that counts them."""
+    return len(first) == len(second) and all(
+        one[:-1] == other[:-1] and (one[-1] == other[-1] or _counts(one[-1], other[-1]))
+        for one, other in zip(first, second, strict=True)
     )
 
 
-def _attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return the attributes of a module: numbers, words and tuples, the lengths of tables such as those of hooks, types of others."""
-    found: list[tuple[str, Any]] = []
-    for name, value in vars(module).items():
-        if isinstance(value, bool | int | float | str | None | tuple | torch.dtype):
-            found.append((name, repr(value)))
-        else:
-            found.append((name, (type(value), len(value) if isinstance(value, dict | list | set) else None)))
-    return found
+def _counts(first: object, second: object) -> bool:
+    return type(first) is type(second) is int and second - first == PERIOD
 
 
 class _Operators(TorchDispatchMode):
@@ -147,6 +161,10 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         key = func, tuple(_layouts(args)), tuple(_layouts((kwargs or {}).values()))
         self.found[key] += 1
+        if (
+            func is torch.ops.aten._local_scalar_dense.default
+        ):  # any value, as long as it is the same in all steps
+            return torch.zeros((), dtype=args[0].dtype).item()
         if key in self._made:
             shape, stride, dtype = self._made[key]
             return torch.empty_strided(shape, stride, dtype=dtype, device="meta")

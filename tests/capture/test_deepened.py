@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from membench.capture import deepened
 from membench.capture.capture import Captures
@@ -20,16 +21,20 @@ from membench.steps.division import Division
 class Treating(nn.Module):
     """Blocks of which one may be treated in another way."""
 
-    def __init__(self, blocks: int, other: int | None = None, wide: int | None = None) -> None:
+    def __init__(
+        self, blocks: int, other: int | None = None, wide: int | None = None, again: bool = False
+    ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1)) for _ in range(blocks))
-        self.other = other
+        self.other, self.again = other, again
+        for index, block in enumerate(self.blocks):
+            block.index = index
         if wide is not None:
             self.blocks[wide][1].p = 0.2
 
     def forward(self, features: Tensor) -> Tensor:
         for index, block in enumerate(self.blocks):
-            features = block(features)
+            features = checkpoint(block, features, use_reentrant=False) if self.again else block(features)
             features = features.relu() if index == self.other else features
         return features
 
@@ -86,6 +91,11 @@ def test_the_graph_from_shallow_copies_is_the_captured_one(
     assert len(captured) == 2
     assert max(captured) < len(graph.tasks)
     assert graph == llama(blocks, checkpointing).graph_at(1)
+
+
+def test_so_is_that_of_regions_with_states_of_the_random_generator(captured: list[int]) -> None:
+    graph = deepened.graph_at(treating(again=True), 2)
+    assert len(captured) == 2 and graph == treating(again=True).graph_at(2)
 
 
 @pytest.mark.parametrize("block", [4, 5])
