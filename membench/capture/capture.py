@@ -183,9 +183,13 @@ class Captures:
             UnsupportedModel: see `capture` and `Workload.of_size`.
         """
         if size not in self._steps:
-            with self._prepared(self.workload.of_size(size)) as workload:
+            with self.prepared(size) as workload:
                 self._steps[size] = capture(workload, self.device, self._seen, uses_values=self.uses_values)
         return self._steps[size]
+
+    def prepared(self, size: int) -> AbstractContextManager[Workload]:
+        """Return the context in which the step on that many samples is captured."""
+        return self._prepared(self.workload.of_size(size))
 
     def of(self, module: nn.Module) -> "Captures":
         """Return the captures of another module in the place of the workload's."""

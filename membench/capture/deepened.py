@@ -47,16 +47,25 @@ def graph_at(captures: Captures, size: int) -> TaskGraph:
         UnsupportedModel: see `Captures.at`.
     """
     depth = Depth.greatest(captures.workload.module)
-    if depth is not None and depth.blocks > LEAST_DEPTH and depth.repeats(captures.workload.of_size(size)):
-        with suppress(MembenchError, _NotInRuns):
-            few = depth.shallow
-            first, second = (
-                captures.of(depth.copy(captures.workload.module, blocks)).graph_at(size)
-                for blocks in (few, few + PERIOD)
-            )
-            if deepened(first, few, depth.with_blocks(few + PERIOD)) == second:
-                return deepened(first, few, depth)
-    return captures.graph_at(size)
+    found = _deep(captures, size, depth) if depth is not None and depth.blocks > LEAST_DEPTH else None
+    return found or captures.graph_at(size)
+
+
+def _deep(captures: Captures, size: int, depth: Depth) -> TaskGraph | None:
+    """Return the graph of a deep network; None where it does not follow from those of its copies."""
+    with suppress(MembenchError, _NotInRuns):  # a copy may be refused where the network is not
+        with captures.prepared(size) as divided:
+            is_alike = Depth.greatest(divided.module) == depth
+        if not (is_alike and depth.repeats(captures.workload.of_size(size))):
+            return None
+        few = depth.shallow
+        first, second = (
+            captures.of(depth.copy(captures.workload.module, blocks)).graph_at(size)
+            for blocks in (few, few + PERIOD)
+        )
+        if deepened(first, few, depth.with_blocks(few + PERIOD)) == second:
+            return deepened(first, few, depth)
+    return None
 
 
 def deepened(graph: TaskGraph, shallow: int, depth: Depth) -> TaskGraph:

@@ -124,7 +124,10 @@ def _kind(block: nn.Module) -> list[tuple[object, ...]]:
             for name, each in block.named_modules()
             for attribute in _attributes(each)
         ),
-        *((name, each.shape, each.dtype, each.requires_grad) for name, each in block.named_parameters()),
+        *(
+            (name, each.shape, each.dtype, each.requires_grad, getattr(each, "placements", None))
+            for name, each in block.named_parameters()
+        ),
         *((name, each.shape, each.dtype) for name, each in block.named_buffers()),
     ]
 

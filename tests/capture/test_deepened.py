@@ -110,3 +110,18 @@ def test_a_network_that_treats_one_block_in_another_way_is_captured_as_a_whole(
 def test_blocks_whose_attributes_differ_are_not_alike() -> None:
     assert Depth.greatest(treating().workload.module) == Depth("blocks", 10)
     assert Depth.greatest(treating(wide=5).workload.module) is None
+
+
+def test_a_plan_that_divides_one_block_in_another_way_is_seen(captured: list[int]) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    of = treating().workload
+    plan: dict[str, Any] = {f"blocks.{number}.0": ColwiseParallel() for number in range(10) if number != 5}
+    uneven = Captures(
+        of, ANY_GPU, prepared=Division(2, plan=plan | {"blocks.5.0": RowwiseParallel()}).divided
+    )
+    even = Captures(of, ANY_GPU, prepared=Division(2, plan={"blocks.*.0": ColwiseParallel()}).divided)
+    for captures, depth in ((even, Depth("blocks", 10)), (uneven, None)):
+        with captures.prepared(2) as divided:
+            assert Depth.greatest(divided.module) == depth
+    assert deepened._deep(uneven, 2, Depth("blocks", 10)) is None and not captured
