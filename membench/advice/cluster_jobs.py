@@ -19,9 +19,11 @@ from joblib.externals.loky.backend.reduction import dumps
 from torch import nn
 
 from membench.advice.combinations import Combination
-from membench.advice.step_numbers import Depth, StepNumbers
+from membench.advice.step_numbers import StepNumbers, numbers_of_depth
 from membench.advice.workers import Urgency, Workers
 from membench.capture.capture import Captures
+from membench.capture.deepened import graph_at
+from membench.capture.depth import Depth
 from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.arguments import tensors_in
@@ -203,8 +205,8 @@ def numbers_of(step: bytes | Step, variant: Variant) -> StepNumbers | None:
     depth = Depth.of(of.workload.module, of.blocks)
     if depth is None:
         return None
-    _, numbers = _captured(of, depth.copy(of.workload.module), variant)
-    return depth.numbers(numbers)
+    _, numbers = _captured(of, depth.copy(of.workload.module, depth.shallow), variant)
+    return numbers_of_depth(depth, numbers)
 
 
 @without_collection()
@@ -252,7 +254,7 @@ def _captured(of: Step, module: nn.Module, variant: Variant) -> tuple[TaskGraph,
     divided = Division(variant.tensor, plan=of.tensor_parallel).divided
     prepared: Any = divided if variant.tensor > 1 else nullcontext
     captures = Captures(workload, framework.captured_on, uses_values=True, prepared=prepared)
-    graph = captures.graph_at(variant.samples).plain_alone
+    graph = graph_at(captures, variant.samples).plain_alone
     cost = RooflineCost(of.device, framework.efficiency, mesh=mesh)
     return graph, StepNumbers.of(graph, cost, of.blocks)
 

@@ -1,14 +1,15 @@
 """Lower bounds on the memory and the time of a rank, from the graph of one GPU: what cannot fit, or win, is not simulated."""
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import ceil
 
-from membench.advice.step_numbers import StepNumbers
+from membench.advice.step_numbers import PassNumbers, StepNumbers
 from membench.core.collective import Collective, CollectiveKind
 from membench.core.mesh import Mesh
-from membench.core.pipeline import Pipeline
+from membench.core.pipeline import Action, ActionKind, Pipeline
 from membench.core.sharding import REPLICATED
 from membench.cost.collectives import collective_time_s
 from membench.steps.ranks import Ranks
@@ -69,22 +70,53 @@ def least_step_time_s(numbers: StepNumbers, ranks: Ranks) -> float:
     """Return the least time of a rank's step.
 
     A micro-batch's kernels run one after another, and a running collective lengthens the next kernel (`SimulatedBackend`), but for the
-    last collectives, behind which none follows; and the collectives of an axis run one after another. A rank of a pipeline begins when
-    the first micro-batch has passed those before it, through which the last one returns.
+    last collectives, behind which none follows; and the collectives of an axis run one after another. A rank of a pipeline waits for what
+    its neighbours make.
     """
     if ranks.pipeline is not None:
-        stages_s = [
-            sum(place.kernels_s + place.waits_s for place in numbers.places[first:last])
-            for first, last in _ends(numbers, ranks.pipeline)
-        ]
-        before_s = accumulate(stages_s, initial=0.0)
-        of_ranks = zip(stages_s, before_s, strict=False)
-        return max(before + ranks.pipeline.micro_batches * own for own, before in of_ranks)
+        places = [numbers.places[first:last] for first, last in _ends(numbers, ranks.pipeline)]
+        stages = tuple(
+            (
+                _of_stage([place.forward for place in each]),
+                _of_stage([place.backward for place in reversed(each)]),
+            )
+            for each in places
+        )
+        return _pipelined_s(ranks.pipeline, stages)
     by_axis, last_s = communication_s(numbers, ranks)
     share = ranks.mesh.cluster.collective_share
     lengthened_s = share * max(0.0, sum(by_axis.values()) - last_s)
     computed_s = numbers.total("kernels_s") + max(numbers.total("waits_s"), lengthened_s)
     return ranks.accumulate * max(computed_s, *by_axis.values(), 0.0)
+
+
+def _of_stage(places: Sequence[PassNumbers]) -> PassNumbers:
+    """Return the numbers of places that a pass goes through, one after another."""
+    return PassNumbers(sum(each.total_s for each in places), places[0].head_s, places[-1].tail_s)
+
+
+@cache
+def _pipelined_s(pipeline: Pipeline, stages: tuple[tuple[PassNumbers, PassNumbers], ...]) -> float:
+    """Return when the last rank of a pipeline ends, of which each stage does no more than its forward and its backward passes."""
+    ranks = [deque(pipeline.actions(rank)) for rank in range(pipeline.ranks)]
+    ends_s = [0.0] * pipeline.ranks
+    sent_s: dict[Action, float] = {}
+    while any(ranks):
+        for rank, actions in enumerate(ranks):
+            while actions:
+                action = actions[0]
+                is_forward = action.kind is ActionKind.FORWARD
+                before = action._replace(stage=action.stage + (-1 if is_forward else 1))
+                is_first = not 0 <= before.stage < len(stages)
+                if not is_first and before not in sent_s:
+                    break
+                of = stages[action.stage][0 if is_forward else 1]
+                head_s = 0.0 if is_first else of.head_s
+                begins_s = ends_s[rank] + head_s if is_first else max(ends_s[rank] + head_s, sent_s[before])
+                ends_s[rank] = begins_s + of.total_s - head_s
+                sent_s[action] = max(begins_s, ends_s[rank] - of.tail_s)
+                actions.popleft()
+    return max(ends_s)
 
 
 def communication_s(numbers: StepNumbers, ranks: Ranks) -> tuple[dict[str, float], float]:

@@ -1,31 +1,35 @@
 """What a micro-batch's step holds and computes, block by block of the network, and how that of a deep network follows from a shallow one.
 
-A deep network is captured in ten times the time of one with few blocks, and its blocks are alike: each has the class, the weights and the
-attributes of another. So the numbers of a copy with few blocks are those of the network, with the ones in the middle repeated. The first
-two and the last two may differ from them, and odd ones from even ones, as where every second block is checkpointed. It is assumed that a
-forward pass does not treat other blocks in another way; where the whole network is captured, its numbers are compared.
+The numbers of a copy with few blocks (`membench.capture.depth`) are those of the network, with the ones in the middle repeated.
+Where the whole network's graph is made, its numbers are compared.
 """
 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain
 from math import isclose
-from typing import Any
 
-from torch import nn
-
+from membench.capture.depth import Depth
 from membench.core.task_graph import AFTER_THE_LOSS, ARGUMENT_ROLES, Phase, Role, Task, TaskGraph
 from membench.cost.roofline import RooflineCost
 from membench.planning.rewrite import join_convolution_backward
 from membench.planning.stages import first_layer
 
-AT_THE_ENDS = 2
-"""Blocks at each end of a shallow copy that stand for themselves."""
-PERIOD = 2
-"""In which blocks in the middle may differ."""
+
+@dataclass(frozen=True)
+class PassNumbers:
+    """The time of a place in one pass, waits for collectives between ranks that share samples included.
+
+    Attributes:
+        total_s: of all its kernels.
+        head_s: of those before the first one that needs what the place before it in that pass has made.
+        tail_s: of those behind the first one that makes what the next place needs.
+    """
+
+    total_s: float = 0.0
+    head_s: float = 0.0
+    tail_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,15 @@ class PlaceNumbers:
         constant_bytes: the same, of weights alone, such as those that autocast has converted.
         kernels_s: of all kernels, without the update.
         waits_s: of kernels for collectives between ranks that share samples.
+        forward, backward: of each pass; what runs again is a part of the backward pass.
     """
 
     kept_bytes: int = 0
     constant_bytes: int = 0
     kernels_s: float = 0.0
     waits_s: float = 0.0
+    forward: PassNumbers = PassNumbers()
+    backward: PassNumbers = PassNumbers()
 
     def is_near(self, other: "PlaceNumbers") -> bool:
         """Return whether another one is the same, but for rounding."""
@@ -91,16 +98,36 @@ class StepNumbers:
         for name, kept in zip(("kept", "constant"), _kept(plain), strict=True):
             for block in kept:
                 found[makers[block]][name] += plain.blocks[block].size_bytes
-        for task, kernel_s, wait_s in _times_s(plain, cost):
+        times_s = list(_times_s(plain, cost))
+        for task, kernel_s, wait_s in times_s:
             found[place_of[task.index]]["kernels"] += kernel_s
             found[place_of[task.index]]["waits"] += wait_s
+        forward, backward = (
+            _passes(
+                [
+                    (task, kernel_s + wait_s)
+                    for task, kernel_s, wait_s in times_s
+                    if _is_after_the_loss(task) is after
+                ],
+                place_of,
+                step,
+            )
+            for after, step in ((False, 1), (True, -1))
+        )
         weights = [block for block in plain.blocks if block.role is Role.WEIGHT]
         return cls(
             samples=graph.batch_size,
             blocks=tuple(sorted(firsts, key=firsts.__getitem__)),
             places=tuple(
-                PlaceNumbers(int(each["kept"]), int(each["constant"]), each["kernels"], each["waits"])
-                for each in found
+                PlaceNumbers(
+                    int(each["kept"]),
+                    int(each["constant"]),
+                    each["kernels"],
+                    each["waits"],
+                    forward.get(place, PassNumbers()),
+                    backward.get(place, PassNumbers()),
+                )
+                for place, each in enumerate(found)
             ),
             gathered={block.name: block.size_bytes for block in weights},
             reduced={
@@ -126,98 +153,38 @@ class StepNumbers:
         return same and all(one.is_near(two) for one, two in zip(self.places, other.places, strict=True))
 
 
-@dataclass(frozen=True)
-class Depth:
-    """The depth of a network whose blocks are alike.
-
-    Attributes:
-        container: name of the list of its blocks.
-        blocks: their number.
-    """
-
-    container: str
-    blocks: int
-
-    @classmethod
-    def of(cls, module: nn.Module, blocks: Sequence[str]) -> "Depth | None":
-        """Return the depth of a module; None where its blocks differ, or are few.
-
-        Args:
-            blocks: names of its blocks, in order.
-        """
-        container = blocks[0].rpartition(".")[0] if blocks else ""
-        if not container or not isinstance(module.get_submodule(container), nn.ModuleList | nn.Sequential):
-            return None
-        listed = list(module.get_submodule(container).children())
-        names = [f"{container}.{number}" for number in range(len(listed))]
-        first = _kind(listed[0])
-        depth = cls(container, len(listed))
-        is_alike = names == list(blocks) and all(_kind(block) == first for block in listed[1:])
-        return depth if is_alike and depth.blocks > depth.shallow else None
-
-    @property
-    def shallow(self) -> int:
-        """Blocks of a copy that has the numbers of all."""
-        return 2 * AT_THE_ENDS + PERIOD + self.blocks % PERIOD
-
-    def copy(self, module: nn.Module) -> nn.Module:
-        """Return a copy of a module with few blocks; the weights are those of the module."""
-        shared: dict[int, Any] = {id(each): each for each in chain(module.parameters(), module.buffers())}
-        copied = deepcopy(module, shared)
-        blocks: Any = copied.get_submodule(self.container)
-        copied.set_submodule(self.container, blocks[: self.shallow])
-        return copied
-
-    def source(self, block: int) -> int:
-        """Return the block of the copy that stands for one of the module."""
-        if block < AT_THE_ENDS:
-            return block
-        if block >= self.blocks - AT_THE_ENDS:
-            return self.shallow - (self.blocks - block)
-        return AT_THE_ENDS + (block - AT_THE_ENDS) % PERIOD
-
-    def numbers(self, shallow: StepNumbers) -> StepNumbers:
-        """Return the numbers of the module from those of its copy."""
-        named = list(self._names(shallow.at))
-        return StepNumbers(
-            shallow.samples,
-            tuple(f"{self.container}.{block}" for block in range(self.blocks)),
-            (
-                shallow.places[0],
-                *(shallow.places[self.source(block) + 1] for block in range(self.blocks)),
-            ),
-            {name: shallow.gathered[like] for name, like, _ in named},
-            {name: shallow.reduced[like] for name, like, _ in named if like in shallow.reduced},
-            {name: shallow.at[like] + further for name, like, further in named},
-        )
-
-    def _names(self, places: Mapping[str, int]) -> Iterator[tuple[str, str, int]]:
-        """Yield each weight of the module, the copy's weight that stands for it, and by how many places it is further behind.
-
-        Args:
-            places: of the copy's weights, by name.
-        """
-        within = f"{self.container}."
-        of_blocks: defaultdict[int, list[str]] = defaultdict(list)
-        for name, place in places.items():
-            number, _, rest = name.removeprefix(within).partition(".")
-            if name.startswith(within) and number.isdecimal():
-                of_blocks[int(number)].append(rest)
-            else:
-                yield name, name, self.blocks - self.shallow if place == self.shallow else 0
-        for block in range(self.blocks):
-            source = self.source(block)
-            for rest in of_blocks[source]:
-                yield f"{within}{block}.{rest}", f"{within}{source}.{rest}", block - source
-
-
-def _kind(block: nn.Module) -> object:
-    """Return what tells blocks apart: classes of modules, and layouts of weights and buffers."""
-    return (
-        [(name, type(each)) for name, each in block.named_modules()],
-        [(name, each.shape, each.dtype, each.requires_grad) for name, each in block.named_parameters()],
-        [(name, each.shape, each.dtype) for name, each in block.named_buffers()],
+def numbers_of_depth(depth: Depth, shallow: StepNumbers) -> StepNumbers:
+    """Return the numbers of a module from those of its copy with few blocks."""
+    named = list(_names(depth, shallow.at))
+    sources = [depth.source(block, depth.shallow) for block in range(depth.blocks)]
+    return StepNumbers(
+        shallow.samples,
+        tuple(f"{depth.container}.{block}" for block in range(depth.blocks)),
+        (shallow.places[0], *(shallow.places[source + 1] for source in sources)),
+        {name: shallow.gathered[like] for name, like, _ in named},
+        {name: shallow.reduced[like] for name, like, _ in named if like in shallow.reduced},
+        {name: shallow.at[like] + further for name, like, further in named},
     )
+
+
+def _names(depth: Depth, places: Mapping[str, int]) -> Iterator[tuple[str, str, int]]:
+    """Yield each weight of a module, the copy's weight that stands for it, and by how many places it is further behind.
+
+    Args:
+        places: of the copy's weights, by name.
+    """
+    within = f"{depth.container}."
+    of_blocks: defaultdict[int, list[str]] = defaultdict(list)
+    for name, place in places.items():
+        number, _, rest = name.removeprefix(within).partition(".")
+        if name.startswith(within) and number.isdecimal():
+            of_blocks[int(number)].append(rest)
+        else:
+            yield name, name, depth.blocks - depth.shallow if place == depth.shallow else 0
+    for block in range(depth.blocks):
+        source = depth.source(block, depth.shallow)
+        for rest in of_blocks[source]:
+            yield f"{within}{block}.{rest}", f"{within}{source}.{rest}", block - source
 
 
 def _kept(graph: TaskGraph) -> tuple[list[int], list[int]]:
@@ -259,3 +226,31 @@ def _times_s(graph: TaskGraph, cost: RooflineCost) -> Iterable[tuple[Task, float
         position_s += wait_s + kernel_s
         there_s |= dict.fromkeys(task.writes, position_s)
         yield task, kernel_s, wait_s
+
+
+def _passes(
+    times_s: Sequence[tuple[Task, float]], place_of: Mapping[int, int], step: int
+) -> dict[int, PassNumbers]:
+    """Return the numbers of places in one pass.
+
+    Args:
+        times_s: the tasks of the pass in order, and their seconds.
+        step: from a place to the next one.
+    """
+    made_at = {block: place_of[task.index] for task, _ in times_s for block in task.creates}
+    needed_at: defaultdict[int, set[int]] = defaultdict(set)
+    for task, _ in times_s:
+        for block in task.reads:
+            needed_at[block].add(place_of[task.index])
+    total_s, head_s, made_s = defaultdict[int, float](float), dict[int, float](), dict[int, float]()
+    for task, time_s in times_s:
+        place = place_of[task.index]
+        if any(made_at.get(block) == place - step for block in task.reads):
+            head_s.setdefault(place, total_s[place])
+        total_s[place] += time_s
+        if any(place + step in needed_at[block] for block in task.creates):
+            made_s.setdefault(place, total_s[place])
+    return {
+        place: PassNumbers(whole_s, head_s.get(place, whole_s), whole_s - made_s.get(place, 0.0))
+        for place, whole_s in total_s.items()
+    }

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from membench.capture.dissolve import dissolve
 from membench.capture.passes import (
@@ -192,9 +192,18 @@ class Captures:
             UnsupportedModel: see `capture` and `Workload.of_size`.
         """
         if size not in self._steps:
-            with self._prepared(self.workload.of_size(size)) as workload:
+            with self.prepared(size) as workload:
                 self._steps[size] = capture(workload, self.device, self._seen, uses_values=self.uses_values)
         return self._steps[size]
+
+    def prepared(self, size: int) -> AbstractContextManager[Workload]:
+        """Return the context in which the step on that many samples is captured."""
+        return self._prepared(self.workload.of_size(size))
+
+    def of(self, module: nn.Module) -> "Captures":
+        """Return the captures of another module in the place of the workload's."""
+        workload = replace(self.workload, module=module)
+        return Captures(workload, self.device, uses_values=self.uses_values, prepared=self._prepared)
 
     def learn(self, size: int, seen: Mapping[Hashable, Outputs]) -> bool:
         """Forget the step on that many samples, so that the next use captures it with these layouts; see `capture`.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -64,6 +65,7 @@ class Call:
 
     Attributes:
         like: the call that this one repeats on other blocks, so that it takes as long; None: it was made by itself.
+        moved: the call whose values are not yet those of other blocks, and these blocks; None: they are. See `on_blocks`.
     """
 
     operator: str
@@ -71,6 +73,21 @@ class Call:
     kwargs: tuple[tuple[str, Any], ...]
     outputs: tuple[Value | None, ...]
     like: "Call | None" = field(default=None, compare=False, repr=False)
+    moved: "tuple[Call, Mapping[int, int]] | None" = field(default=None, compare=False, repr=False)
+
+    def __getattr__(self, name: str) -> Any:
+        """Make the arguments and outputs of a call on other blocks when they are first asked for: predictions ask for few."""
+        if name not in _WITH_VALUES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        assert self.moved is not None, "only calls on other blocks lack values"
+        call, blocks = self.moved
+        for each in _WITH_VALUES:
+            object.__setattr__(self, each, map_values(getattr(call, each), partial(_moved, blocks)))
+        object.__setattr__(self, "moved", None)
+        return getattr(self, name)
+
+
+_WITH_VALUES = ("args", "kwargs", "outputs")
 
 
 def resolve_operator(call: Call) -> OpOverload:
@@ -98,16 +115,16 @@ def without_blocks(argument: Any) -> Any:
 
 
 def on_blocks(call: Call, blocks: Mapping[int, int]) -> Call:
-    """Return the call on other blocks, by those that they take the place of, each by one of its own."""
+    """Return the call on other blocks, by those that they take the place of, each by one of its own; they do not change later."""
+    new = object.__new__(Call)
+    for name, value in (("operator", call.operator), ("like", call.like or call), ("moved", (call, blocks))):
+        object.__setattr__(new, name, value)
+    return new
 
-    def moved(value: Value) -> Value:
-        block = blocks.get(value.block, value.block)
-        return Value(
-            block, value.dtype, value.shape, value.stride, value.offset, value.conjugated, value.negated
-        )
 
-    args, kwargs, outputs = (map_values(part, moved) for part in (call.args, call.kwargs, call.outputs))
-    return Call(call.operator, args, kwargs, outputs, call.like or call)
+def _moved(blocks: Mapping[int, int], value: Value) -> Value:
+    block = blocks.get(value.block, value.block)
+    return Value(block, value.dtype, value.shape, value.stride, value.offset, value.conjugated, value.negated)
 
 
 def map_values(arguments: Any, new: Callable[[Value], Value]) -> Any:

@@ -204,18 +204,19 @@ class _Rank:
 
     def _copied(self, task: Task, action: Action) -> Task:
         """Return a task on the blocks of a micro-batch; what passes between stages outlives it."""
+        known = self._known[action.stage, action.micro_batch]
         for block in (*task.reads, *task.writes, *task.releases):
-            self._block(block, action)
+            if block not in known:
+                known[block] = self._copy(block, action)
+        passed = self._passed[action.stage]
         return rename_blocks(
             task,
-            self._known[action.stage, action.micro_batch],
+            known,
             index=len(self._tasks),
             name=f"{self._prefix(action)}{task.name}",
             layer=self._layer(task.layer, action),
             releases=tuple(
-                self._block(block, action)
-                for block in task.releases
-                if block not in self._passed[action.stage] and block not in self._results
+                [known[block] for block in task.releases if not (block in passed or block in self._results)]
             ),
         )
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from math import ceil, prod
+from typing import Any
 
 import torch
 
@@ -32,6 +33,7 @@ from membench.core.task_graph import (
     Role,
     Task,
     TaskGraph,
+    changed,
     rename_blocks,
 )
 from membench.planning.collective_calls import (
@@ -81,10 +83,7 @@ class _Sharded:
         self._released: defaultdict[int, list[int]] = defaultdict(list)
         self._renamed: dict[bool, dict[int, int]] = {False: {}, True: {}}  # by pass: gathered weights
         self._gradients = dict(graph.gradients)
-        calls = (task.call for task in graph.tasks if task.call)
-        self._dtypes = {
-            value.block: value.dtype for call in calls for value in values_in((call.args, call.kwargs))
-        }
+        self._dtypes = _weight_dtypes(graph)
         self._groups = list(self._of_modules())
         self._elements = {
             block.index: self._shard_elements(block) for group in self._groups for block in group.weights
@@ -371,15 +370,13 @@ class _Sharded:
         index = count()
         for task in self._graph.tasks:
             for added in self._before[task.index]:
-                yield replace(added, index=next(index), releases=self._freed(added.releases))
-            yield rename_blocks(
-                task,
-                self._renamed[task.phase in AFTER_THE_LOSS],
-                index=next(index),
-                releases=(*task.releases, *self._freed(self._released[task.index])),
-            )
+                yield changed(added, index=next(index), releases=self._freed(added.releases))
+            changes: dict[str, Any] = {"index": next(index)}
+            if released := self._freed(self._released[task.index]):
+                changes["releases"] = (*task.releases, *released)
+            yield rename_blocks(task, self._renamed[task.phase in AFTER_THE_LOSS], **changes)
             for added in self._behind[task.index]:
-                yield replace(added, index=next(index), releases=self._freed(added.releases))
+                yield changed(added, index=next(index), releases=self._freed(added.releases))
 
     def _freed(self, blocks: Sequence[int]) -> tuple[int, ...]:
         return tuple(blocks) if self._is_plain else ()
@@ -425,3 +422,15 @@ class _Sharded:
 
     def _kept_dtype(self, computed: torch.dtype) -> torch.dtype:
         return self._sharding.kept_dtype or computed
+
+
+def _weight_dtypes(graph: TaskGraph) -> dict[int, torch.dtype]:
+    """Return the format in which tasks read each weight."""
+    unknown = {block.index for block in graph.blocks if block.role is Role.WEIGHT}
+    dtypes: dict[int, torch.dtype] = {}
+    for task in graph.tasks:
+        if task.call and not unknown.isdisjoint(task.reads):
+            values = values_in((task.call.args, task.call.kwargs))
+            dtypes |= {value.block: value.dtype for value in values if value.block in unknown}
+            unknown -= dtypes.keys()
+    return dtypes

@@ -36,10 +36,10 @@ from membench.core.task_graph import RESULT_ROLES, Phase, Task, TaskGraph
 from membench.planning.host_copies import Access, HostCopies
 
 Clock = dict[str, int]
-"""For each stream the index of the latest of its instructions known to have finished."""
+"""For each other stream the index of the latest of its instructions known to have finished; it is replaced, not changed."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Memory:
     """The state of one block's device memory."""
 
@@ -94,9 +94,11 @@ class _Walk:
         self.of_collectives = {task.collective.stream for task in self.graph.tasks if task.collective}
         self.computes_on: dict[str, bool] = {}  # by stream: whether its work is tasks, or something else
         self.clocks: dict[str, Clock] = {COMPUTE_STREAM: {}}
+        self.latest: Clock = {}  # instruction of each stream
         self.synchronized: Clock = {}
-        self.clock_of: dict[int, Clock] = {}  # an instruction's stream's clock when it was issued
-        self.stream_of: dict[int, str] = {}
+        self.issued: dict[
+            int, tuple[str, Clock]
+        ] = {}  # an instruction's stream, and its clock when it was issued
         self.memory = [_Memory() for _ in self.graph.blocks]
         for block in self.graph.blocks:
             memory = self.memory[block.index]
@@ -123,6 +125,10 @@ class _Walk:
         match instruction:
             case Compute(task, stream):
                 self._compute(task, stream)
+            case Free(block):
+                self._close(block)
+            case Wait(stream, earlier):
+                self._wait(stream, earlier)
             case Offload() | Prefetch():
                 self._copy(instruction)
             case Load(block, stream) | Store(block, stream) | Drop(block, stream):
@@ -141,13 +147,9 @@ class _Walk:
                 self._close(dead)
                 self._open(block, space_bytes)
                 self.opened.add(block)
-            case Free(block):
-                self._close(block)
             case Hold(size_bytes):
                 self.held_bytes = size_bytes
                 self._check_budget()
-            case Wait(stream, earlier):
-                self._wait(stream, earlier)
             case Synchronize():
                 self._synchronize()
 
@@ -270,34 +272,33 @@ class _Walk:
         self.memory[block].averaged = True
 
     def _wait(self, stream: str, earlier: int) -> None:
-        if earlier not in self.clock_of:
+        if earlier not in self.issued:
             self.hazard(f"waits for instruction {earlier}, which is not earlier work of a stream")
-        clock = self._clock(stream)
-        _merge(clock, {**self.clock_of[earlier], self.stream_of[earlier]: earlier})
+        other, clock = self.issued[earlier]
+        self._learn(stream, {**clock, other: earlier})
         if stream == COMPUTE_STREAM:
-            self._release_workspaces(self.stream_of[earlier], earlier)
+            self._release_workspaces(other, earlier)
 
     def _synchronize(self) -> None:
-        everything = {
-            stream: clock[stream]
-            for stream, clock in self.clocks.items()
-            if stream in clock and stream != EXCHANGE_STREAM
-        }
-        for clock in self.clocks.values():
-            _merge(clock, everything)
+        everything = {stream: latest for stream, latest in self.latest.items() if stream != EXCHANGE_STREAM}
+        for stream in self.clocks:
+            self._learn(stream, everything)
         self.synchronized = everything
         for stream, index in everything.items():
             self._release_workspaces(stream, index)
 
+    def _learn(self, stream: str, finished: Clock) -> None:
+        clock = self._clock(stream)
+        later = {other: index for other, index in finished.items() if clock.get(other, -1) < index}
+        self.clocks[stream] = {**clock, **later}
+
     def _clock(self, stream: str) -> Clock:
         """Return a stream's clock; a new one starts with the instructions that the host has waited for."""
-        return self.clocks.setdefault(stream, dict(self.synchronized))
+        return self.clocks.setdefault(stream, self.synchronized)
 
     def _issue(self, stream: str) -> None:
-        clock = self._clock(stream)
-        self.clock_of[self.index] = dict(clock)
-        self.stream_of[self.index] = stream
-        clock[stream] = self.index
+        self.issued[self.index] = stream, self._clock(stream)
+        self.latest[stream] = self.index
 
     # ---- memory -------------------------------------------------------------------------------------
 
@@ -339,7 +340,7 @@ class _Walk:
         self._check_position(stream, self._name(block))
 
     def _check_position(self, stream: str, what: str) -> None:
-        position = self.clocks[COMPUTE_STREAM].get(COMPUTE_STREAM)
+        position = self.latest.get(COMPUTE_STREAM)
         if position is not None and not self.known(stream, (COMPUTE_STREAM, position)):
             self.hazard(f"{what} takes memory before the compute stream has come to this point")
 
@@ -441,9 +442,3 @@ def _versions(graph: TaskGraph) -> list[dict[int, int]]:
         for block in task.writes:
             writes[block] += 1
     return versions
-
-
-def _merge(clock: Clock, other: Clock) -> None:
-    for stream, index in other.items():
-        if clock.get(stream, -1) < index:
-            clock[stream] = index

@@ -6,12 +6,14 @@ capture as CUDA runs it -> annotate with the device's costs -> strategy -> valid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import Captures
+from membench.capture.deepened import graph_at
 from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.cluster import Cluster
@@ -88,7 +90,9 @@ class Predictor:
             step = updated_workload(step, update)
         prepared = ranks.division.divided if ranks is not None and ranks.division else nullcontext
         self._captures = Captures(step, self._framework.captured_on, uses_values=True, prepared=prepared)
-        self._graphs = step_graphs(self._captures, compiled, ranks.wrapped if ranks else ())
+        self._graph_at: GraphAt = cache(partial(graph_at, self._captures))
+        if compiled is not None:
+            self._graph_at = step_graphs(self._captures, compiled, ranks.wrapped if ranks else ()).graph_at
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._ranks = ranks
@@ -103,7 +107,7 @@ class Predictor:
     @property
     def graph(self) -> TaskGraph:
         """The step of the whole batch, its update included."""
-        graph = self._graphs.graph_at(self._captures.workload.batch_size)
+        graph = self._graph_at(self._captures.workload.batch_size)
         return add_update(rank_graph(graph, self._ranks), self._update)
 
     def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
@@ -116,7 +120,7 @@ class Predictor:
         if ranks is not None and ranks.pipeline is not None:
             with without_collection():  # which would look through millions of objects again and again
                 return predict_pipeline(
-                    self._graphs.graph_at(self._captures.workload.batch_size),
+                    self._graph_at(self._captures.workload.batch_size),
                     ranks.pipeline,
                     self._strategy,
                     device,
@@ -126,7 +130,7 @@ class Predictor:
                     self._budget_bytes,
                 )
         return predict_graphs(
-            self._graphs.graph_at,
+            self._graph_at,
             self._captures.workload.batch_size,
             self._strategy,
             device,
