@@ -129,7 +129,14 @@ def _write(folder: Path, rows: list[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = [",".join(COLUMNS), *(",".join(row.values()) for row in rows)]
     write_whole(folder / "rows.csv", "\n".join(lines) + "\n")
-    write_whole(folder / "README.md", PAGE + "\n".join(summary(rows)) + "\n")
+    done = {(row["network"], row["device"]) for row in rows}
+    missing = [
+        f"{network} on {device}"
+        for network, device in product(NETWORKS, DEVICES)
+        if (network, device) not in done
+    ]
+    left = f"\nNot run yet: {', '.join(missing)}.\n" if missing else ""
+    write_whole(folder / "README.md", PAGE + "\n".join(summary(rows)) + "\n" + left)
 
 
 if __name__ == "__main__":
