@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from membench.core.arguments import call_with, tensors_in
-from membench.core.torch_internals import TorchDispatchMode, is_wrapper_subclass, operator_schema
+from membench.core.torch_internals import TorchDispatchMode, is_wrapper_subclass, operator_schema, read_number
 from membench.core.workload import Workload
 
 AT_THE_ENDS = 2
@@ -101,12 +102,12 @@ class Depth:
     def repeats(self, workload: Workload) -> bool:
         """Return whether a step on the meta device runs the operators that those of two copies with few blocks lead to expect.
 
-        It tells apart a network that treats one of its blocks in another way, in seconds. Only operators and the layouts that they read
-        are compared, not which of them is run first.
+        It tells apart a network that treats one of its blocks in another way, in seconds: operators and the layouts that they read are
+        compared, and in the forward pass how far back each tensor was made, or weight was read.
         """
         few = self.shallow
         first, second, whole = (
-            _operators(workload, partial(self.copy, blocks=blocks))
+            _operators(workload, partial(self.copy, blocks=blocks), self.container)
             for blocks in (few, few + PERIOD, self.blocks)
         )
         if whole is None or first is None or second is None:
@@ -154,24 +155,47 @@ def _counts(first: object, second: object) -> bool:
 
 
 class _Operators(TorchDispatchMode):
-    """Counts operators by what they are called with, and runs one that makes a tensor once for each."""
+    """Counts operators by what they are called with, and runs one that makes a tensor once for each.
+
+    Attributes:
+        position: number of operators so far.
+        first_block: position at which the first block begins.
+        is_forward: which tensors operators read is compared, too; in the backward pass that follows from the forward pass.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.found: Counter[object] = Counter()
+        self.position, self.first_block, self.is_forward = 0, -1, True
         self._made: dict[object, tuple[Any, ...]] = {}
+        self._seen = WeakTensorKeyDictionary()  # where tensors were made, or the caller's were read last
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         key = func, tuple(_layouts(args)), tuple(_layouts((kwargs or {}).values()))
-        self.found[key] += 1
-        if (
-            func is torch.ops.aten._local_scalar_dense.default
-        ):  # any value, as long as it is the same in all steps
+        self.position += 1
+        self.found[key, tuple(self._origins((args, kwargs))) if self.is_forward else None] += 1
+        output = self._output(func, key, args, kwargs or {})
+        if self.is_forward:
+            for tensor in tensors_in(output):
+                self._seen[tensor] = self.position, True
+        return output
+
+    def _origins(self, arguments: Any) -> Iterator[object]:
+        """Yield for each tensor how many operators ago it was made, or where, if that was before the blocks."""
+        for tensor in tensors_in(arguments):
+            position, is_made = self._seen.get(tensor, (None, False))
+            is_near = position is not None and position >= self.first_block
+            yield self.position - position if is_near else position
+            if not is_made:
+                self._seen[tensor] = self.position, False
+
+    def _output(self, func: Any, key: object, args: Any, kwargs: Any) -> Any:
+        if func is read_number:  # any value, as long as it is the same in all steps
             return torch.zeros((), dtype=args[0].dtype).item()
         if key in self._made:
             shape, stride, dtype = self._made[key]
             return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        output = func(*args, **(kwargs or {}))
+        output = func(*args, **kwargs)
         if isinstance(output, Tensor) and not any(
             each.alias_info for each in operator_schema(func).arguments
         ):
@@ -189,11 +213,14 @@ def _layouts(arguments: Iterable[Any]) -> Iterator[object]:
             yield repr(each)
 
 
-def _operators(workload: Workload, of: Callable[[nn.Module], nn.Module]) -> Counter[object] | None:
+def _operators(
+    workload: Workload, of: Callable[[nn.Module], nn.Module], container: str
+) -> Counter[object] | None:
     """Return how often a step on the meta device calls each operator; None where it does not run there.
 
     Args:
         of: makes the module that runs of that of the workload.
+        container: name of the list of its blocks.
     """
     module, loss = workload.module, workload.loss
     weights, given = (*module.parameters(), *module.buffers()), (workload.inputs, workload.targets)
@@ -206,7 +233,14 @@ def _operators(workload: Workload, of: Callable[[nn.Module], nn.Module]) -> Coun
         _Operators() as operators,
     ):  # whatever a user's classes raise
         made = of(module)
+
+        def begin(*_: Any) -> None:
+            if operators.first_block < 0:
+                operators.first_block = operators.position + 1
+
+        next(made.get_submodule(container).children()).register_forward_pre_hook(begin)
         result = call_with(loss, workload.targets, call_with(made, workload.inputs))
+        operators.is_forward = False
         trained = [each for each in made.parameters() if each.requires_grad]
         torch.autograd.grad(result, trained, allow_unused=True)
         return operators.found

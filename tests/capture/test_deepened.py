@@ -22,18 +22,26 @@ class Treating(nn.Module):
     """Blocks of which one may be treated in another way."""
 
     def __init__(
-        self, blocks: int, other: int | None = None, wide: int | None = None, again: bool = False
+        self,
+        blocks: int,
+        other: int | None = None,
+        wide: int | None = None,
+        again: bool = False,
+        skips: int | None = None,
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1)) for _ in range(blocks))
-        self.other, self.again = other, again
+        self.other, self.again, self.skips = other, again, skips
         for index, block in enumerate(self.blocks):
             block.index = index
         if wide is not None:
             self.blocks[wide][1].p = 0.2
 
     def forward(self, features: Tensor) -> Tensor:
+        earlier = [features]
         for index, block in enumerate(self.blocks):
+            earlier.append(features)
+            features = earlier[-3] if index == self.skips else features
             features = checkpoint(block, features, use_reentrant=False) if self.again else block(features)
             features = features.relu() if index == self.other else features
         return features
@@ -105,6 +113,12 @@ def test_a_network_that_treats_one_block_in_another_way_is_captured_as_a_whole(
     graph = deepened.graph_at(treating(other=block), 2)
     assert captured[-1] == len(graph.tasks)
     assert sum(task.name.endswith(":relu") for task in graph.tasks) == 1
+
+
+def test_a_block_that_reads_what_an_earlier_one_has_made_is_seen(captured: list[int]) -> None:
+    """It runs the same operators, and the copies have no such block."""
+    graph = deepened.graph_at(treating(skips=8), 2)
+    assert captured[-1] == len(graph.tasks) and graph == treating(skips=8).graph_at(2)
 
 
 def test_blocks_whose_attributes_differ_are_not_alike() -> None:
