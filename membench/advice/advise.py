@@ -101,6 +101,7 @@ def advise(
     checkpointing: Sequence[str] | None = None,
     wrapped: Sequence[str] | None = None,
     reduce_dtype: torch.dtype | None = None,
+    kernels: str | None = None,
     processes: int | None = None,
     progress: bool = False,
 ) -> ClusterAdvice: ...

@@ -35,6 +35,7 @@ def advise_cluster(
     wrapped: Sequence[str] | None = None,
     reduce_dtype: torch.dtype | None = None,
     tensor_parallel: Plan | None = None,
+    kernels: str | None = None,
     processes: int | None = None,
     progress: bool = False,
 ) -> ClusterAdvice:
@@ -50,6 +51,8 @@ def advise_cluster(
             pipeline.
         parallel: sizes of axes, ``{"fsdp": 8}``; None: all products that are the number of GPUs.
         checkpointing: kinds of `Checkpointing` that are tried, ``["none", "full"]``; None: all.
+        kernels: ``"inductor"``: each repeated block is given to `torch.compile`, as torchtitan does; ``"eager"``; None: what was given to
+            it is predicted as compiled.
         processes: how many predict; None: one for each processor.
         progress: show on stderr what is done.
 
@@ -71,6 +74,7 @@ def advise_cluster(
         checkpointing=tuple(kinds),
         batch_size=batch_size,
         tensor_parallel=tensor_parallel,
+        kernels=kernels,
     )
     check_whole(module)
     workload = workload_of(module, loss, batch, precision=precision)

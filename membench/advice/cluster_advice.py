@@ -7,6 +7,9 @@ from membench.advice.combinations import Combination
 from membench.core.cluster import Cluster
 from membench.steps.prediction import Prediction
 
+BLOCK_BY_BLOCK, AS_GIVEN = "block by block", "as given"
+"""What is given to `torch.compile`."""
+
 
 @dataclass(frozen=True)
 class RankPlan:
@@ -50,6 +53,7 @@ class ClusterAdvice:
         cluster_name, device: their names; the former is empty where the cluster is a description.
         batch_size: samples in a step for each GPU, held fixed; None: those of the micro-batch, as large as fits.
         tokens: of a sample; None: samples are not sequences.
+        compiled: how the module is, `BLOCK_BY_BLOCK` or `AS_GIVEN`; empty: it is not.
         blocks: the places of the repeated modules that are gathered, and run again, one by one.
         classes: the names of their classes.
         begins: by the stages of a pipeline, the block with which each but the first begins.
@@ -74,6 +78,7 @@ class ClusterAdvice:
     device: str
     batch_size: int | None
     tokens: int | None
+    compiled: str
     blocks: tuple[str, ...]
     classes: tuple[str, ...]
     begins: Mapping[int, tuple[str, ...]]

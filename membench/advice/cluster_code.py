@@ -9,7 +9,7 @@ Names of options, and their defaults, are those of torchtitan 0.2.2 (torchtitan/
 from collections.abc import Iterator
 from math import prod
 
-from membench.advice.cluster_advice import ClusterAdvice
+from membench.advice.cluster_advice import BLOCK_BY_BLOCK, ClusterAdvice
 from membench.advice.combinations import Combination
 from membench.core.pipeline import PIPELINED, PipelineSchedule
 from membench.core.sharding import REPLICATED, SHARDED
@@ -35,6 +35,7 @@ def program(advice: ClusterAdvice, combination: Combination) -> list[str]:
         *_tensor(combination),
         *_stage(advice, combination),
         *_checkpointing(advice, combination),
+        *_compiled(advice),
         *_sharded(advice, combination),
         *_schedule(combination),
         *_step(advice, combination),
@@ -92,6 +93,12 @@ def _checkpointing(advice: ClusterAdvice, combination: Combination) -> Iterator[
     indent = "        " if number else "    "
     yield f"{indent}model.set_submodule(name, checkpoint_wrapper(model.get_submodule(name){options}))"
     yield ""
+
+
+def _compiled(advice: ClusterAdvice) -> Iterator[str]:
+    if advice.compiled == BLOCK_BY_BLOCK:
+        yield f"for name in {_names(advice)}:"
+        yield "    model.get_submodule(name).compile()"
 
 
 def _names(advice: ClusterAdvice) -> str:
@@ -198,10 +205,12 @@ def torchtitan(advice: ClusterAdvice, combination: Combination) -> list[str]:
         "parallelism.tensor_parallel_degree": combination.tensor if combination.tensor > 1 else None,
         **(of_pipeline if is_cut else {}),
         **_of_checkpointing(combination.checkpointing),
+        "compile.components": "model" if advice.compiled == BLOCK_BY_BLOCK else None,
     }
     switches = (
         [] if combination.checkpointing is Checkpointing.NONE else ["--activation_checkpoint.early_stop"]
     )
+    switches += ["--compile.enable"] * (advice.compiled == BLOCK_BY_BLOCK)
     named = [f"--{name} {value}" for name, value in options.items() if value is not None]
     return [*named, *switches]
 

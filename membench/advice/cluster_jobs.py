@@ -32,6 +32,7 @@ from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.garbage import without_collection
+from membench.core.kernels import Compiled
 from membench.core.machine import Machine
 from membench.core.mesh import Mesh
 from membench.core.optimizer import UpdateOf, WeightUpdate
@@ -41,6 +42,7 @@ from membench.cost.roofline import RooflineCost
 from membench.models.checkpointing import Checkpointing, with_checkpointing
 from membench.planning.update import updated_workload
 from membench.steps.division import Division
+from membench.steps.fused_graphs import step_graphs
 from membench.steps.predict import predict_graphs, predict_pipeline, rank_cost
 from membench.steps.prediction import Prediction
 from membench.steps.ranks import Ranks
@@ -61,6 +63,7 @@ class Step:
         cluster: with all its hosts.
         update: of the weights; None: the step ends with the gradients.
         tensor_parallel: see `Division.plan`.
+        compiled: what of it was given to `torch.compile`; None: nothing.
     """
 
     workload: Workload
@@ -71,6 +74,7 @@ class Step:
     cluster: Cluster
     update: WeightUpdate | None
     tensor_parallel: Plan | None
+    compiled: Compiled | None
 
     @property
     def has_values(self) -> bool:
@@ -254,7 +258,10 @@ def _captured(of: Step, module: nn.Module, variant: Variant) -> tuple[TaskGraph,
     divided = Division(variant.tensor, plan=of.tensor_parallel).divided
     prepared: Any = divided if variant.tensor > 1 else nullcontext
     captures = Captures(workload, framework.captured_on, uses_values=True, prepared=prepared)
-    graph = graph_at(captures, variant.samples).plain_alone
+    if of.compiled is None:
+        graph = graph_at(captures, variant.samples).plain_alone
+    else:
+        graph = step_graphs(captures, of.compiled, of.blocks).graph_at(variant.samples).plain_alone
     cost = RooflineCost(of.device, framework.efficiency, mesh=mesh)
     return graph, StepNumbers.of(graph, cost, of.blocks)
 

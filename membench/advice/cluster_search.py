@@ -18,7 +18,7 @@ from threading import Lock
 import torch
 from torch import Tensor, nn
 
-from membench.advice.cluster_advice import ClusterAdvice, Nearest, RankPlan
+from membench.advice.cluster_advice import AS_GIVEN, BLOCK_BY_BLOCK, ClusterAdvice, Nearest, RankPlan
 from membench.advice.cluster_jobs import (
     Jobs,
     Program,
@@ -40,12 +40,14 @@ from membench.core.checks import COUNT, check
 from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.kernels import Compiled
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.pipeline import PIPELINED
 from membench.core.workload import Workload
 from membench.models.checkpointing import Checkpointing, blocks_of
 from membench.steps.context_parallel import AXIS as CONTEXT
+from membench.steps.fused_graphs import compiled_parts
 from membench.steps.prediction import Prediction
 from membench.steps.ranks import Ranks, ranks_of, repeated_classes, stage_begins
 from membench.steps.tensor_parallel import AXIS as TENSOR
@@ -71,6 +73,7 @@ class RankOptions:
         checkpointing: kinds that are tried.
         batch_size: samples in a step for each GPU; None: any micro-batch.
         machine: of each host; None: the one of ``conf/machine/server.yaml``.
+        kernels: ``"inductor"``: each repeated block is given to `torch.compile`; None: what was given to it is compiled.
     """
 
     cluster: Cluster
@@ -83,6 +86,7 @@ class RankOptions:
     batch_size: int | None = None
     machine: Machine | None = None
     tensor_parallel: Plan | None = None
+    kernels: str | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
@@ -126,10 +130,14 @@ class ClusterSearch:
             raise MembenchError(
                 "on several GPUs training alone is advised on; pass a loss, or leave the cluster out"
             )
-        self._workload, self._options, self._by, self._shown = workload, options, update, shown
         module, wrapped = workload.module, options.wrapped
+        known, self._compiled = compiled_parts(module, workload.loss, options.kernels)
+        workload = replace(workload, compiled=known)
+        self._workload, self._options, self._by, self._shown = workload, options, update, shown
         self._classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
         self._blocks = tuple(_places(module, self._classes))
+        if self._compiled is not None and options.kernels is not None:
+            self._compiled = Compiled(self._blocks)
         self._step = Step(
             workload,
             self._classes,
@@ -139,6 +147,7 @@ class ClusterSearch:
             options.cluster,
             update,
             options.tensor_parallel,
+            self._compiled,
         )
         self._refused: dict[str, MembenchError] = {}
         self._ranks = cache(self._ranks_of)
@@ -378,6 +387,11 @@ class ClusterSearch:
             device=options.device.name,
             batch_size=options.batch_size,
             tokens=_tokens(workload),
+            compiled=""
+            if self._compiled is None
+            else AS_GIVEN
+            if options.kernels is None
+            else BLOCK_BY_BLOCK,
             blocks=self._blocks,
             classes=tuple(sorted(self._classes)),
             begins={

@@ -32,7 +32,8 @@ def lines(advice: ClusterAdvice) -> Iterator[str]:
 
 def _step(advice: ClusterAdvice) -> Iterator[str]:
     yield advice.model
-    yield from (each for each in (advice.precision, advice.optimizer or "no optimizer") if each)
+    compiled = f"compiled {advice.compiled}" if advice.compiled else ""
+    yield from (each for each in (advice.precision, compiled, advice.optimizer or "no optimizer") if each)
     name = f" of {advice.cluster_name}" if advice.cluster_name else ""
     cluster = advice.cluster
     yield f"simulated on {cluster.devices} x {advice.device}: {cluster.hosts} x {cluster.devices_per_host}{name}"
@@ -153,7 +154,7 @@ def values(advice: ClusterAdvice) -> dict[str, Any]:
         **{
             name: getattr(advice, name)
             for name in (
-                "model", "precision", "optimizer", "reduce_dtype", "cluster_name", "device", "batch_size", "tokens", "fits",
+                "model", "precision", "optimizer", "compiled", "reduce_dtype", "cluster_name", "device", "batch_size", "tokens", "fits",
                 "searched", "too_large", "too_large_by_bound", "too_slow", "failed", "is_alike", "states_bytes", "free_bytes",
             )
         },

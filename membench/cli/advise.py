@@ -24,6 +24,7 @@ On several GPUs (cluster=dgx_h100 ...) it searches for the fastest combination o
     batch_size=8        samples of one GPU in a step, in as few micro-batches as fit; by default any micro-batch
     parallel='{fsdp: 8}', checkpointing=none,selective,every_second,full    by default all are tried
     wrapped=BlockA      classes whose modules are gathered, and run again, one by one; by default those that a list has several of
+    kernels=inductor    each of these modules is given to torch.compile
     reduce_dtype=fp32   in which gradients are added up
     precision=bf16 optimizer=adamw      by default; output=json, processes=2 as above
 

@@ -114,6 +114,7 @@ def run_cluster(settings: ClusterSettings) -> int:
         settings.cluster,
         reduce_dtype=reduced.dtype if reduced else torch.float32 if half else None,
         machine=cell.machine,
+        kernels=settings.step.get("kernels"),
         **given,
     )
     advice = ClusterSearch(workload, options, cell.optimizer).advice(

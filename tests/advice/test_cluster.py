@@ -61,10 +61,12 @@ class Here(cluster_jobs.Jobs):
         self._step, self._workers, self._here = step, None, Lock()
 
 
-def advice(shown: int | None, options: RankOptions = OPTIONS) -> membench.ClusterAdvice:
+def advice(
+    shown: int | None, options: RankOptions = OPTIONS, of: Workload | None = None
+) -> membench.ClusterAdvice:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster_search, "Jobs", Here)
-        return ClusterSearch(workload(), options, as_update("adamw"), shown).advice(processes=1)
+        return ClusterSearch(of or workload(), options, as_update("adamw"), shown).advice(processes=1)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,7 @@ def test_pruning_keeps_the_fastest(exhaustive: membench.ClusterAdvice) -> None:
 def test_bounds_are_not_above_what_is_predicted(exhaustive: membench.ClusterAdvice) -> None:
     module = network()[0]
     step = cluster_jobs.Step(
-        workload(), {"LlamaBlock"}, BLOCKS, CARD, None, CLUSTER, as_update("adamw"), None
+        workload(), {"LlamaBlock"}, BLOCKS, CARD, None, CLUSTER, as_update("adamw"), None, None
     )
     numbered = cache(lambda variant: cluster_jobs.captured(step, variant).numbers)
     for plan in exhaustive.plans:
@@ -109,6 +111,36 @@ def test_bounds_are_not_above_what_is_predicted(exhaustive: membench.ClusterAdvi
         "fsdp",
         "tp",
     }
+
+
+@pytest.mark.parametrize("kernels", ["inductor", None])
+def test_blocks_are_compiled_each_by_itself(exhaustive: membench.ClusterAdvice, kernels: str | None) -> None:
+    """As the code says; a module whose blocks were compiled before is answered so without an option."""
+    module, loss, batch = network()
+    for block in () if kernels else module.blocks:  # type: ignore[union-attr]
+        block.compile()
+    options = replace(OPTIONS, parallel={"fsdp": 4}, checkpointing=(Checkpointing.NONE,), kernels=kernels)
+    found = advice(None, options, workload_of(module, loss, batch, precision="bf16"))
+    combination = found.plans[0].combination
+    eager = next(
+        each
+        for each in exhaustive.plans
+        if each.combination.parallel == {"fsdp": 4} and each.combination.checkpointing is Checkpointing.NONE
+    )
+    assert found.plans[0].prediction.step_time_s < eager.prediction.step_time_s
+    compiled = network()[0]
+    for block in compiled.blocks:  # type: ignore[union-attr]
+        block.compile()
+    same = membench.predict(
+        compiled, loss, batch, device=CARD, precision="bf16", optimizer="adamw", cluster=CLUSTER,
+        parallel={"fsdp": 4}, reduce_dtype=torch.float32, reshard_after_forward=combination.reshard_after_forward,
+    )  # fmt: skip
+    assert same == found.plans[0].prediction and found.is_alike
+    code = "\n".join(program(found, combination))
+    ast.parse(code)
+    assert ("model.get_submodule(name).compile()" in code) is (kernels is not None)
+    assert ("--compile.enable" in torchtitan(found, combination)) is (kernels is not None)
+    assert ("compiled block by block" if kernels else "compiled as given") in next(iter(lines(found)))
 
 
 @pytest.mark.parametrize("axis", ["dp", "tp", "pp"])
@@ -145,7 +177,7 @@ def test_a_deep_network_has_the_numbers_of_a_copy_with_few_blocks(kind: Checkpoi
         module = Llama(layers=blocks, width=64, heads=4, groups=2, inner=128, vocabulary=100, length=64)
     names = tuple(f"blocks.{number}" for number in range(blocks))
     of = workload_of(module, TokenLoss(), (tokens, tokens), precision="bf16")
-    step = cluster_jobs.Step(of, {"LlamaBlock"}, names, CARD, None, CLUSTER, as_update("adamw"), None)
+    step = cluster_jobs.Step(of, {"LlamaBlock"}, names, CARD, None, CLUSTER, as_update("adamw"), None, None)
     for tensor in (1, 2) if kind is Checkpointing.FULL else (1,):
         variant = cluster_jobs.Variant(kind, 1, tensor)
         found = cluster_jobs.numbers_of(step, variant)
