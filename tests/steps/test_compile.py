@@ -64,6 +64,7 @@ def digits_losses(module: nn.Module, strategy: str | None) -> tuple[list[float],
     return losses, step.schedule.rounding if step else 0.0
 
 
+@pytest.mark.slow
 def test_every_strategy_trains_on_digits_with_the_same_losses() -> None:
     torch.manual_seed(0)
     module = digits_cnn()
