@@ -215,6 +215,12 @@ class ClusterSearch:
                 yield axes
 
     @property
+    def _how_compiled(self) -> str:
+        if self._compiled is None:
+            return ""
+        return AS_GIVEN if self._options.kernels is None else BLOCK_BY_BLOCK
+
+    @property
     def _converts(self) -> bool:
         """Whether products are in another precision than the module's weights."""
         precision = self._workload.precision
@@ -387,11 +393,7 @@ class ClusterSearch:
             device=options.device.name,
             batch_size=options.batch_size,
             tokens=_tokens(workload),
-            compiled=""
-            if self._compiled is None
-            else AS_GIVEN
-            if options.kernels is None
-            else BLOCK_BY_BLOCK,
+            compiled=self._how_compiled,
             blocks=self._blocks,
             classes=tuple(sorted(self._classes)),
             begins={

@@ -64,7 +64,7 @@ def refuse_compiled(layer: str, name: str, error: Exception | None = None) -> No
     """Refuse a function or module of that name."""
     raise UnsupportedModel(
         layer,
-        f"{name} was given to torch.compile, and the kernels that this makes are predicted alone, of modules and losses",
+        f"{name} was given to torch.compile, and only compiled modules and losses are predicted; none runs under a method",
         "pass the module as it was before (its _orig_mod), or leave torch.compile out; what a library compiles runs without it "
         "within torch.compiler.set_stance('force_eager')",
     ) from error

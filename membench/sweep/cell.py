@@ -53,7 +53,7 @@ class Cell:
         host_memory_bytes: the most that a step may hold in host memory; None: that of a simulated machine, or any.
         parallel: processes by axis that divide or repeat the weights, see `membench.steps.real_ranks.divided`; empty: all have the
             weights, and exchange gradients.
-        kernels: what computes a step that runs.
+        kernels: what computes the step.
         step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
     """
 

@@ -45,7 +45,7 @@ def compared(names: Iterable[str]) -> Group:
 
 
 def groups_of(work: Workload) -> list[Group]:
-    programs = (program_of(task.call) for task in fused(capture(work).graph).tasks)
+    programs = (program_of(task.call) for task in fused(capture(work).graph, on_cpu=True).tasks)
     found = [compared(call.operator.split(".")[1] for call in each.calls) for each in programs if each]
     return [group for group in found if len(group) > 1]
 
