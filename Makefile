@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu test-slurm measure compare validate frontiers depth-record lint format figures report scoreboard sensitivity sync bench audit smoke clean
+.PHONY: help install test test-slow test-accelerator test-gpu test-slurm measure compare validate frontiers depth-record lint format figures report scoreboard sensitivity sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: $(STAMP)  ## run the tests that need seconds and no GPU
 
 test-slow: $(STAMP)  ## run the slow tests too
 	$(TEST) -m 'not cuda and not slurm'
+
+test-accelerator: $(STAMP)  ## run strategies on an emulated GPU, whose streams are threads; needs a C++ compiler
+	$(TEST) -m accelerator
 
 test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
 	@$(RUN) -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "test-gpu needs a GPU, and torch sees none")'

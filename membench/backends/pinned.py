@@ -15,16 +15,22 @@ from membench.core.errors import MembenchError
 
 
 class PinnedMemory:
-    """Pieces of page-locked host memory; they stay locked until `close` or until this object is collected."""
+    """Pieces of page-locked host memory; they stay locked until `close` or until this object is collected.
 
-    def __init__(self) -> None:
+    Args:
+        device: that copies it. CUDA's and ROCm's runtimes lock memory that exists; for others torch's allocator makes it, and
+            rounds as it does.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._locks_pages = locks_pages(device)
         self._pieces: list[tuple[Tensor, _Unlock]] = []
         self._finalizer = weakref.finalize(self, _unlock, self._pieces)
         self._finalizer.atexit = False  # a process that ends unlocks its memory itself
 
     @property
     def size_bytes(self) -> int:
-        """Locked bytes, in whole pages."""
+        """Locked bytes, in whole pages where pages are locked."""
         return sum(piece.numel() for piece, _ in self._pieces)
 
     def take(self, size_bytes: int) -> Tensor:
@@ -33,6 +39,9 @@ class PinnedMemory:
         Raises:
             MembenchError: the driver refuses to lock that much.
         """
+        if not self._locks_pages:
+            self._pieces.append((torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True), _nothing))
+            return self._pieces[-1][0]
         piece = pages(size_bytes)
         pages_bytes = piece.numel()
         runtime = torch.cuda.cudart()
@@ -50,7 +59,16 @@ class PinnedMemory:
         self._finalizer()
 
 
+def locks_pages(device: torch.device) -> bool:
+    """Return whether the device's runtime, as torch offers it, locks memory that exists."""
+    return device.type == "cuda"
+
+
 _Unlock = Callable[[int], object]
+
+
+def _nothing(address: int) -> None:
+    """Do nothing: torch's allocator unlocks its memory when the tensor goes."""
 
 
 def _unlock(pieces: list[tuple[Tensor, _Unlock]]) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.cpu import CpuBackend
-from membench.backends.cuda import CudaBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.core.errors import MembenchError
 from membench.core.precision import Precision
@@ -22,15 +22,22 @@ def real_device(backend: str) -> torch.device:
     """Return the device of a backend.
 
     Raises:
-        MembenchError: the backend needs a GPU, and torch sees none.
+        MembenchError: the backend needs a GPU, and torch sees none of that type.
     """
     if backend == "cpu":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type != backend:
         raise MembenchError(
-            "backend 'cuda' needs a GPU, and torch sees none; choose backend='cpu' or backend='simulated'"
+            f"backend {backend!r} needs a GPU, and torch sees none; choose backend='cpu' or backend='simulated'"
         )
-    return torch.device("cuda", torch.cuda.current_device())
+    return torch.device(accelerator.type, torch.accelerator.current_device_index())
+
+
+def real_backends() -> tuple[str, ...]:
+    """Return the names of backends that run steps: the CPU, and devices by torch's types; ROCm's is ``"cuda"``, too."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return tuple(dict.fromkeys(("cpu", "cuda", *([accelerator.type] if accelerator else []))))
 
 
 def check_products(precision: Precision | None, device: torch.device) -> None:
@@ -80,6 +87,6 @@ def real_backend(
     Args:
         groups: process groups by axis, of the collectives.
     """
-    if device.type == "cuda":
-        return CudaBackend(schedule, device, groups)
+    if device.type != "cpu":
+        return AcceleratorBackend(schedule, device, groups)
     return CpuBackend(schedule.graph, groups=groups)

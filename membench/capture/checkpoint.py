@@ -94,7 +94,8 @@ class _Generators:
     def traced(self) -> Iterator[None]:
         """Put the traced functions in the place of torch's."""
         owners: list[tuple[Any, str]] = [(torch, "cpu")]
-        owners += [(torch.cuda, "cuda")] if torch.cuda.is_available() else []
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        owners += [(torch.get_device_module(accelerator), accelerator.type)] if accelerator else []
         originals = [(owner, owner.get_rng_state, owner.set_rng_state) for owner, _ in owners]
         for (owner, device_type), (_, read, restore) in zip(owners, originals, strict=True):
             owner.get_rng_state = partial(self._read, device_type, read)

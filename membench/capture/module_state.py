@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from membench.core.errors import ModuleChanged, UnsupportedModel
+from membench.core.random_operators import forked_random_state
 from membench.core.torch_internals import MODULE_ATTRIBUTES, WEIGHT_HOOKS, module_hooks, module_members
 
 _MODE, _IS_TRAINED = attrgetter("training"), attrgetter("requires_grad")
@@ -191,7 +192,7 @@ def preserve_state(
     gradients = {name: weight.grad for name, weight in module.named_parameters()}
     module.zero_grad(set_to_none=True)
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with forked_random_state(device):
             yield
     finally:
         with torch.no_grad():

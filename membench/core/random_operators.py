@@ -1,5 +1,6 @@
 """Operators that read and set the state of torch's random generator, so that a step draws the same numbers twice."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -21,6 +22,13 @@ def set_random_state(state: Tensor, device_type: str) -> None:
         torch.set_rng_state(state)
     else:
         _device(device_type).set_rng_state(state)
+
+
+def forked_random_state(device: torch.device) -> AbstractContextManager[None]:
+    """Return a context that restores the state of the CPU's generator and, on another device, of that one's."""
+    if device.type == "cpu":
+        return torch.random.fork_rng(devices=[])
+    return torch.random.fork_rng(devices=[device], device_type=device.type)
 
 
 def _device(device_type: str) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from membench.backends.cuda_memory import drop_library_workspaces
-from membench.backends.tensor_backend import TensorBackend
+from membench.backends.accelerator import AcceleratorBackend
+from membench.backends.accelerator_memory import drop_library_workspaces
 from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import Encode
 from membench.core.task_graph import ARGUMENT_ROLES, Role, TaskGraph
@@ -41,7 +41,7 @@ class ReplayedProgram:
         UnsupportedStrategy: the schedule synchronises with the host.
     """
 
-    def __init__(self, program: Program, backend: TensorBackend, pool: GraphPool) -> None:
+    def __init__(self, program: Program, backend: AcceleratorBackend, pool: GraphPool) -> None:
         encodings = (item for item in program.schedule.instructions if isinstance(item, Encode))
         if any(item.codec.host_waits for item in encodings):
             raise UnsupportedStrategy(
@@ -85,15 +85,19 @@ class ReplayedProgram:
             drop_library_workspaces(self._backend.device)
             self._graph = self._capture()
         self._graph.replay()
-        if self._backend.has_host_resident_blocks:  # see `CudaBackend.end`
+        if self._backend.has_host_resident_blocks:  # see `AcceleratorBackend.end`
             torch.cuda.current_stream(self._backend.device).synchronize()
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            try:
-                self._program.issue(timed=False)
-            except BaseException:
-                self._backend.end()  # a capture that ends with an unjoined stream would hide the error
-                raise
+        self._backend.is_captured = True
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                try:
+                    self._program.issue(timed=False)
+                except BaseException:
+                    self._backend.end()  # a capture that ends with an unjoined stream would hide the error
+                    raise
+        finally:
+            self._backend.is_captured = False
         return graph

@@ -81,20 +81,21 @@ def throughput(
 
 def synchronize(device: torch.device) -> None:
     """Wait for the device; the CPU's work has ended when its call returns."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def wake(device: torch.device) -> None:
     """Raise a GPU's clock, which falls while the host captures and plans."""
-    if device.type == "cuda":
+    if device.type != "cpu":
         keep_busy(_WAKING_S)
         synchronize(device)
 
 
 def keep_busy(seconds: float) -> None:
-    """Keep the current GPU busy for at least that long, and return at once."""
-    keep_gpu_busy(round(seconds * _HIGHEST_CLOCK_HZ))
+    """Keep the current GPU busy for at least that long, and return at once; torch can only on CUDA's and ROCm's."""
+    if torch.cuda.is_available():
+        keep_gpu_busy(round(seconds * _HIGHEST_CLOCK_HZ))
 
 
 def peak_bytes(
@@ -118,8 +119,8 @@ def peaks_bytes(
     """
     peaks, grown_bytes = [], 0
     for run in runs:
-        if device.type == "cuda":
-            peak, growth = _cuda_peak_and_growth(run, device)
+        if device.type != "cpu":
+            peak, growth = _accelerator_peak_and_growth(run, device)
         else:
             peak, growth = _cpu_peak_and_growth(run, backends)
         peaks.append(grown_bytes + peak)
@@ -127,9 +128,9 @@ def peaks_bytes(
     return peaks
 
 
-def cuda_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
+def accelerator_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
     """Return the peak by the allocator's counter of allocated bytes, which counts pieces of 512 bytes."""
-    return _cuda_peak_and_growth(run, device)[0]
+    return _accelerator_peak_and_growth(run, device)[0]
 
 
 def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] = ()) -> int:
@@ -141,13 +142,13 @@ def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] 
     return _cpu_peak_and_growth(run, backends)[0]
 
 
-def _cuda_peak_and_growth(run: Callable[[], object], device: torch.device) -> tuple[int, int]:
+def _accelerator_peak_and_growth(run: Callable[[], object], device: torch.device) -> tuple[int, int]:
     synchronize(device)
-    held_bytes = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
+    held_bytes = torch.accelerator.memory_allocated(device)
+    torch.accelerator.reset_peak_memory_stats(device)
     run()
     synchronize(device)
-    peak, after = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
+    peak, after = torch.accelerator.max_memory_allocated(device), torch.accelerator.memory_allocated(device)
     return peak - held_bytes, after - held_bytes
 
 

@@ -15,7 +15,7 @@ from membench.core.units import KIB, MIB
 from membench.execution.measurement import keep_busy
 
 _CPU_BYTES = 64 * MIB
-_CUDA_BYTES = 512 * MIB
+_ACCELERATOR_BYTES = 512 * MIB
 _SMALL_BYTES = 4 * KIB
 _REPETITIONS = 5
 _MATRIX_SIZE = 1024
@@ -52,8 +52,8 @@ class Link:
 
 def measure_link(device: torch.device) -> Link:
     """Measure copies of large blocks; on the CPU, where "device" memory is host memory, one copy for both directions."""
-    if device.type == "cuda":
-        return _cuda_link(device)
+    if device.type != "cpu":
+        return _accelerator_link(device)
     source, target = (torch.zeros(_CPU_BYTES, dtype=torch.uint8) for _ in range(2))
     times_s = []
     for _ in range(_REPETITIONS):
@@ -91,21 +91,21 @@ def _delay_s_per_byte(target: Tensor, source: Tensor) -> float:
         return max(0.0, together_s - alone_s) / (copies.result() * len(source))
 
 
-def _cuda_link(device: torch.device) -> Link:
-    pinned = PinnedMemory()
-    hosts = [pinned.take(_CUDA_BYTES) for _ in range(2)]
-    devices = [torch.zeros(_CUDA_BYTES, dtype=torch.uint8, device=device) for _ in range(2)]
+def _accelerator_link(device: torch.device) -> Link:
+    pinned = PinnedMemory(device)
+    hosts = [pinned.take(_ACCELERATOR_BYTES) for _ in range(2)]
+    devices = [torch.zeros(_ACCELERATOR_BYTES, dtype=torch.uint8, device=device) for _ in range(2)]
     out, back = (hosts[0], devices[0]), (devices[1], hosts[1])
     small = (hosts[0][:_SMALL_BYTES], devices[0][:_SMALL_BYTES])
     for pair in (out, back, small):
         _copy_times_s([pair], device)  # the first copy wakes the link
     out_s, back_s, small_s = (_copy_times_s([pair], device)[0] for pair in (out, back, small))
     times_s = (out_s, back_s, *_copy_times_s([out, back], device))
-    out_rate, back_rate, out_together, back_together = (_CUDA_BYTES / time_s for time_s in times_s)
+    out_rate, back_rate, out_together, back_together = (_ACCELERATOR_BYTES / time_s for time_s in times_s)
     pinned.close()
-    pageable = torch.zeros(_CUDA_BYTES, dtype=torch.uint8)
+    pageable = torch.zeros(_ACCELERATOR_BYTES, dtype=torch.uint8)
     pageable_rates = [
-        _CUDA_BYTES / _copy_times_s([pair], device)[0]
+        _ACCELERATOR_BYTES / _copy_times_s([pair], device)[0]
         for pair in ((pageable, devices[0]), (devices[1], pageable))
     ]
     return Link(out_rate, back_rate, out_together, back_together, small_s, *pageable_rates)
@@ -113,17 +113,17 @@ def _cuda_link(device: torch.device) -> Link:
 
 def _copy_times_s(pairs: list[tuple[Tensor, Tensor]], device: torch.device) -> list[float]:
     """Return each pair's seconds per copy from source to target, all pairs at once on separate streams."""
-    torch.cuda.synchronize(device)
+    torch.accelerator.synchronize(device)
     marks = []
     for target, source in pairs:
-        stream = torch.cuda.Stream(device)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.stream(stream):
+        stream = torch.Stream(device)
+        start, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+        with stream:
             keep_busy(_ISSUING_S)
             start.record(stream)
             for _ in range(_REPETITIONS):
                 target.copy_(source, non_blocking=True)
             end.record(stream)
         marks.append((start, end))
-    torch.cuda.synchronize(device)
+    torch.accelerator.synchronize(device)
     return [start.elapsed_time(end) * 1e-3 / _REPETITIONS for start, end in marks]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from membench.backends.cuda_memory import drop_library_workspaces
+from membench.backends.accelerator_memory import drop_library_workspaces
 from membench.backends.programs import prepare
 from membench.backends.tensors import mismatched_outputs
 from membench.core.codec import ActivationCodec
@@ -55,7 +55,7 @@ class MeasuredCost(CostModel):
         self.has_measured = False
         self.update_times_s: dict[str, float] = {}
         self._cache = cache
-        self._host_issues = device.type == "cuda" and not cuda_graph  # a CPU computes while it issues
+        self._host_issues = device.type != "cpu" and not cuda_graph  # a CPU computes while it issues
         self._library_bytes = cache.library_bytes if cache else 0
         self._measured: dict[Hashable, OperatorCost] = {}
         self._codec_s: dict[tuple[ActivationCodec, int, int], float] = {}
@@ -159,7 +159,7 @@ class MeasuredCost(CostModel):
         return size_bytes / self._disk_rates.write_bytes_per_s
 
     def copy_delay_s(self, size_bytes: int) -> float:
-        if self.device.type == "cuda":
+        if self.device.type != "cpu":
             return 0.0
         return self._issue_times.copy_s + size_bytes * self.link.delay_s_per_byte
 
@@ -221,4 +221,4 @@ def _held_without_libraries(device: torch.device) -> int:
 
 
 def _held_bytes(device: torch.device) -> int:
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    return torch.accelerator.memory_allocated(device) if device.type != "cpu" else 0

@@ -16,10 +16,10 @@ from membench.backends.kernels import find_kernel
 from membench.backends.tensors import as_read, describe_mismatch, outputs_of
 from membench.core.call import Call, Outputs, ShapeOf, Value, signature
 from membench.core.errors import UnsupportedModel
-from membench.core.random_operators import READ_STATE, SET_STATE
+from membench.core.random_operators import READ_STATE, SET_STATE, forked_random_state
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.units import KIB, MIB
-from membench.execution.measurement import cuda_peak_bytes, keep_busy, wake, with_cpu_peak
+from membench.execution.measurement import accelerator_peak_bytes, keep_busy, wake, with_cpu_peak
 from membench.profiling.issue import call_time_s
 
 _ALLOCATION_BYTES = 512
@@ -83,8 +83,8 @@ def measure_operators(
     Raises:
         UnsupportedModel: an operator does not run on synthetic data.
     """
-    with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        measure_all = _on_cuda if device.type == "cuda" else _on_cpu
+    with torch.no_grad(), forked_random_state(device):
+        measure_all = _on_accelerator if device.type != "cpu" else _on_cpu
         return measure_all(tasks, graph, device)
 
 
@@ -113,26 +113,26 @@ def _on_synthetic_data(
     ) from failure
 
 
-def _on_cuda(
+def _on_accelerator(
     tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
 ) -> dict[Hashable, OperatorCost]:
     def measure(run: _IsolatedCall) -> OperatorCost:
         outputs = outputs_of(run())
         pieces = sum(-(-size // _ALLOCATION_BYTES) for size in _created_sizes_bytes(run.task, outputs))
-        return _warm_on_cuda(run, device, outputs, pieces * _ALLOCATION_BYTES)
+        return _warm_on_accelerator(run, device, outputs, pieces * _ALLOCATION_BYTES)
 
     wake(device)
     return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}
 
 
-def _warm_on_cuda(
+def _warm_on_accelerator(
     run: "_IsolatedCall", device: torch.device, outputs: Outputs, created_bytes: int
 ) -> OperatorCost:
     """Measure the peak after the libraries have chosen their kernels, then the host's call, then many runs of the kernels.
 
     The host may be slower than the kernels, so it issues all of them while the device is busy.
     """
-    workspace_bytes = max(0, cuda_peak_bytes(run, device) - created_bytes)
+    workspace_bytes = max(0, accelerator_peak_bytes(run, device) - created_bytes)
     once_s = time_s(run, 1)
     fewest, most = _REPETITIONS
     repetitions = max(fewest, min(most, round(_TIMED_S / max(once_s, 1e-9))))
@@ -149,7 +149,8 @@ def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) 
     Args:
         busy_s: least time for which the GPU is kept busy first, so that the runs wait for it and not for the host.
     """
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    device = torch.accelerator.current_accelerator()
+    start, end = (torch.Event(device, enable_timing=True) for _ in range(2))
     keep_busy(busy_s)
     start.record()
     for _ in range(repetitions):

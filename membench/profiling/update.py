@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from membench.capture.update_recorder import state_tensors
 from membench.core.errors import MembenchError, one_line
 from membench.core.optimizer import copy_of_optimizer
+from membench.core.random_operators import forked_random_state
 from membench.core.stored import single_stored
 from membench.core.torch_internals import storage_address
 from membench.execution.measurement import peaks_bytes, synchronize
@@ -56,7 +57,7 @@ def measure_update(
         for weight in group["params"]
     }
     others = [weight for weight in optimizer.state if id(weight) not in updated]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with forked_random_state(device):
         try:
             copied = copy_of_optimizer(optimizer, copies, others)
             for weight in weights.values():

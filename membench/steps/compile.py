@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from membench.backends.real import check_products, real_backend, real_device
+from membench.backends.real import check_products, real_backend, real_backends, real_device
 from membench.capture.capture import Captures
 from membench.capture.update import CapturedUpdate
 from membench.core import configuration, distributed
@@ -151,7 +151,7 @@ def compile(  # noqa: A001 (the field's term)
     if ranks or stages:
         wrapper = ranks.wrapper if ranks else "Pipelined"
         check_options(wrapper, backend, exchange, precision, shapes, channels_last=channels_last)
-    if compiled_by is not Kernels.EAGER and (backend == "cuda" or ranks or stages):
+    if compiled_by is not Kernels.EAGER and (backend not in ("cpu", "simulated") or ranks or stages):
         raise MembenchError(
             f"kernels={compiled_by} run on one CPU (backend='cpu') with a module that no process shares, or are simulated; leave "
             "kernels out"
@@ -221,8 +221,8 @@ def _check_together(
     shapes: str,
     cuda_graph: bool,
 ) -> None:
-    if backend not in ("cpu", "cuda", "simulated"):
-        raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
+    if backend not in (names := (*real_backends(), "simulated")):
+        raise MembenchError(f"there is no backend {backend!r}; choose one of {', '.join(names)}")
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
     any_shape = choice(Shapes, "shapes", shapes) is Shapes.ANY

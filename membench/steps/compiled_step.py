@@ -9,7 +9,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from membench.backends.cuda_memory import capacity_bytes
+from membench.backends.accelerator import AcceleratorBackend
+from membench.backends.accelerator_memory import capacity_bytes
+from membench.backends.real import real_backends
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.capture.module_state import ModuleState, preserve_state
@@ -55,7 +57,7 @@ class RealStep(ABC):
         self._expected_inputs = ExpectedArguments("inputs", workload.inputs)
         self._expected_targets = ExpectedArguments("targets", workload.targets)
         self._one_at_a_time = Lock()
-        self._autocast_to = {device: autocast_dtype(device) for device in ("cpu", "cuda")}
+        self._autocast_to = {device: autocast_dtype(device) for device in real_backends()}
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled.
@@ -177,7 +179,10 @@ class CompiledStep(RealStep):
         self._program = Program(schedule, backend)
         if update is not None and backend.disk is not None:
             update.follow_states(schedule.graph, backend.disk)
-        self._replayed = None if graph_pool is None else ReplayedProgram(self._program, backend, graph_pool)
+        self._replayed: ReplayedProgram | None = None
+        if graph_pool is not None:
+            assert isinstance(backend, AcceleratorBackend), "a CUDA graph is one of a GPU"
+            self._replayed = ReplayedProgram(self._program, backend, graph_pool)
         self._module_state = ModuleState(workload.module, workload.loss)
         self._weights = dict(workload.module.named_parameters())
         accumulated = {}

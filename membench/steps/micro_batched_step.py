@@ -49,7 +49,7 @@ class MicroBatchedStep(RealStep):
         self._loss = loss
         sizes = [run.schedule.graph.batch_size for run in plan for _ in range(run.count)]
         # the module alone does not run on a GPU while its weights are in host memory
-        weights_are_apart = workload.device.type == "cuda" and any(
+        weights_are_apart = workload.device.type != "cpu" and any(
             step.backend.has_host_resident_blocks for step in steps
         )
         if len(sizes) > 1 and not weights_are_apart:

@@ -15,6 +15,7 @@ from membench.core.arguments import call_with
 from membench.core.call import Value
 from membench.core.errors import MembenchError
 from membench.core.opened import opened
+from membench.core.random_operators import forked_random_state, random_state, set_random_state
 from membench.core.task_graph import Kind, Phase
 from membench.core.torch_internals import tensor_version, tree_flatten, tree_leaves
 from membench.core.workload import Workload
@@ -156,7 +157,7 @@ class SecondDerivatives:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(torch.autocast(kind, dtype=cast_to, enabled=cast_to is not None))
             if noted.random_state is not None:
-                stack.enter_context(torch.random.fork_rng(devices=[self._device] if kind == "cuda" else []))
+                stack.enter_context(forked_random_state(self._device))
                 _set_random_state(noted.random_state, self._device)
             yield
         for buffer, before in buffers:
@@ -165,14 +166,9 @@ class SecondDerivatives:
 
 def _random_state(device: torch.device) -> bytes:
     """Return the generator's state outside of torch's memory, of which a call holds no more than its schedule."""
-    state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-    found: bytes = state.numpy().tobytes()
+    found: bytes = random_state(device.type).numpy().tobytes()
     return found
 
 
 def _set_random_state(state: bytes, device: torch.device) -> None:
-    found = torch.frombuffer(bytearray(state), dtype=torch.uint8)
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(found, device)
-    else:
-        torch.set_rng_state(found)
+    set_random_state(torch.frombuffer(bytearray(state), dtype=torch.uint8), device.type)

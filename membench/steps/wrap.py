@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor, nn
 
-from membench.backends.real import real_backend, real_device
+from membench.backends.real import real_backend, real_backends, real_device
 from membench.capture.capture import Captures
 from membench.capture.compiled import refuse_compiled
 from membench.core.arguments import Arguments, as_arguments, check_leaf, named_leaves, tensors_in
@@ -99,8 +99,10 @@ def wrap(
         )
     if is_compiled(module):
         refuse_compiled("", type(module).__name__)
-    if backend not in ("cpu", "cuda"):
-        raise MembenchError(f"there is no backend {backend!r} for a wrapped module; choose one of cpu, cuda")
+    if backend not in real_backends():
+        raise MembenchError(
+            f"there is no backend {backend!r} for a wrapped module; choose one of {', '.join(real_backends())}"
+        )
     compiled_by = choice(Kernels, "kernels", kernels)
     if compiled_by is not Kernels.EAGER and backend != "cpu":
         raise MembenchError(f"kernels={compiled_by} runs on the CPU alone (backend='cpu'); leave kernels out")
@@ -270,14 +272,14 @@ class WrappedCalls:
         captures = Captures(workload, self.device)
         with torch.autocast(self.device.type, enabled=False):
             graph = graph_as_run(captures, self._cost, workload.batch_size, self.kernels)
-            graph = replace(graph, weights_stay=self.device.type == "cuda")  # other calls use them there
+            graph = replace(graph, weights_stay=self.device.type != "cpu")  # other calls use them there
             _check_objects(workload.inputs)
             strategy = self.strategy if graph.mode in self.strategy.modes else Eager()
             schedule = plan(graph, strategy, self._cost, self.budget_bytes)
         # what planning alone reads would otherwise be kept with the step
         schedule = replace(schedule, graph=replace(schedule.graph, plain=None))
         captured = replace(captures.at(workload.batch_size), graph=schedule.graph)
-        if self.device.type == "cuda":
+        if self.device.type != "cpu":
             if any(block.host_location for block in schedule.graph.blocks):
                 raise UnsupportedStrategy(
                     f"strategy {schedule.strategy!r} keeps weights in host memory, where other calls of a wrapped module would not "

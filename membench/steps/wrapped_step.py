@@ -16,7 +16,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from membench.backends.cuda_memory import capacity_bytes
+from membench.backends.accelerator_memory import capacity_bytes
 from membench.backends.real import real_backend
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep

@@ -55,7 +55,7 @@ class SaveOnCpu(Baseline):
     """PyTorch's own offloading of every saved tensor, which waits for each copy."""
 
     def saving(self, workload: Workload) -> AbstractContextManager[Any]:
-        return torch.autograd.graph.save_on_cpu(pin_memory=workload.device.type == "cuda")
+        return torch.autograd.graph.save_on_cpu(pin_memory=workload.device.type != "cpu")
 
 
 class TorchtuneOffload(Baseline):

@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 import torch
 
-from membench.backends import cuda_memory
-from membench.backends.cuda import CudaBackend
+from membench.backends import accelerator_memory
+from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.real import real_device
 from membench.core.arguments import tensors_in
 from membench.core.distributed import from_first, joined
@@ -61,7 +61,11 @@ def environment(configuration: Configuration) -> dict[str, str]:
     budget = configuration.get("budget")
     is_small = budget is not None and parse_bytes(budget) < SMALL_BUDGET_BYTES
     engines = without_workspace() if is_small or Method(configuration["strategy"]).prefers_memory else {}
-    return {**cuda_memory.ALLOCATOR_ENVIRONMENT, **engines, **(SMALL_BUDGET_ENVIRONMENT if is_small else {})}
+    return {
+        **accelerator_memory.ALLOCATOR_ENVIRONMENT,
+        **engines,
+        **(SMALL_BUDGET_ENVIRONMENT if is_small else {}),
+    }
 
 
 def measure(cell: Cell, graphs: Graphs) -> CellNumbers:
@@ -101,7 +105,9 @@ def _measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int 
         _check_budget(found, device, budget_bytes)
         samples = _measure_throughput(run, workload.batch_size, device, found)
     except torch.OutOfMemoryError as error:
-        raise OutOfMemory(needed_bytes=None, capacity_bytes=cuda_memory.capacity_bytes(device)) from error
+        raise OutOfMemory(
+            needed_bytes=None, capacity_bytes=accelerator_memory.capacity_bytes(device)
+        ) from error
     found.metrics.update(step_time_s=samples.step_time_s, images_per_s=samples.images_per_s)
     return found
 
@@ -147,7 +153,9 @@ def _measure_strategy(cell: Cell, graphs: Graphs) -> CellNumbers:
     found.metrics.update(time_metrics(measurement))
     if cell.step_metrics:
         found.add(cell.step_metrics(step.plan, measurement.timelines, None))
-    pinned = [backend.pinned.size_bytes for backend in step.backends if isinstance(backend, CudaBackend)]
+    pinned = [
+        backend.pinned.size_bytes for backend in step.backends if isinstance(backend, AcceleratorBackend)
+    ]
     if pinned:
         found.metrics["pinned_memory_bytes"] = sum(pinned)
     step.close()
@@ -164,7 +172,7 @@ def _read(found: CellNumbers, name: str, reading: Reading) -> None:
 
 def _cap(device: torch.device, budget_bytes: int | None) -> None:
     if device.type == "cuda" and budget_bytes is not None:
-        cuda_memory.cap_memory(budget_bytes, device)
+        accelerator_memory.cap_memory(budget_bytes, device)
 
 
 def _check_budget(found: CellNumbers, device: torch.device, budget_bytes: int | None) -> None:
@@ -186,15 +194,15 @@ def _measure_memory(
     if device.type != "cuda":
         run()
         return
-    cuda_memory.reset_readings(device)
+    accelerator_memory.reset_readings(device)
     run()
     if is_cold:
-        found.metrics["cold_peak_memory_bytes"] = cuda_memory.read_memory(device).allocated_bytes
+        found.metrics["cold_peak_memory_bytes"] = accelerator_memory.read_memory(device).allocated_bytes
     else:
         found.absent["cold_peak_memory_bytes"] = "operators were timed in this process before; run it again"
-    cuda_memory.reset_readings(device)
+    accelerator_memory.reset_readings(device)
     run()
-    readings = asdict(cuda_memory.read_memory(device))
+    readings = asdict(accelerator_memory.read_memory(device))
     found.metrics["peak_memory_bytes"] = readings.pop("allocated_bytes")
     found.metrics.update(readings)
     processes = read_processes(device)

@@ -3,8 +3,8 @@ from collections import Counter
 import pytest
 import torch
 
+from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.cpu import CpuBackend
-from membench.backends.cuda import CudaBackend
 from membench.backends.tensors import DeviceTensors
 from membench.core.schedule import Compute, Free, Schedule
 from membench.core.task_graph import Task
@@ -12,7 +12,7 @@ from membench.execution.executor import Program
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool
-from tests.helpers.fake_cuda import fake_cuda
+from tests.helpers.fake_accelerator import fake_accelerator
 from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
 
 CPU = torch.device("cpu")
@@ -81,9 +81,9 @@ def test_a_run_holds_and_frees_what_its_instructions_do(until: int, left: set[in
 
 
 def test_a_task_that_a_stream_waits_for_ends_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fake_cuda(monkeypatch) as fake:
+    with fake_accelerator(monkeypatch) as fake:
         schedule = migrating(graph())
-        backend = CudaBackend(schedule, CPU)
+        backend = AcceleratorBackend(schedule, CPU)
         program = Program(schedule, backend)
         steps = []
         for _ in range(2):

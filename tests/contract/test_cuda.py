@@ -9,8 +9,8 @@ import pytest
 import torch
 from torchvision.models import alexnet
 
-from membench.backends.cuda import CudaBackend
-from membench.backends.cuda_memory import cap_memory, read_memory, reset_readings
+from membench.backends.accelerator import AcceleratorBackend
+from membench.backends.accelerator_memory import cap_memory, read_memory, reset_readings
 from membench.capture.capture import Captures, capture
 from membench.cli.measure import cell_of, parse
 from membench.core.record import Outcome
@@ -18,7 +18,7 @@ from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.units import MIB
 from membench.core.workload import Workload
 from membench.data.digits import digits
-from membench.execution.measurement import cuda_peak_bytes
+from membench.execution.measurement import accelerator_peak_bytes
 from membench.models.digits import digits_cnn
 from membench.models.resnet import imagenet_resnet
 from membench.profiling.measured_cost import MeasuredCost
@@ -76,7 +76,7 @@ def reference(name: str) -> tuple[Reference, bool]:
 
 def step_of(case: Reference, variant: str, *, cuda_graph: bool = False) -> CompiledStep:
     schedule = plan(case.captured.graph, VARIANTS[variant], cost(), None)
-    backend = CudaBackend(schedule, cost().device)
+    backend = AcceleratorBackend(schedule, cost().device)
     pool = torch.cuda.graph_pool_handle() if cuda_graph else None
     return CompiledStep(case.work, case.captured, schedule, backend, graph_pool=pool)
 
@@ -130,7 +130,9 @@ def schedule_of(variant: str) -> Schedule:
 
 def large_step(variant: str) -> CompiledStep:
     schedule = schedule_of(variant)
-    return CompiledStep(resnet50(), capture(resnet50()), schedule, CudaBackend(schedule, cost().device))
+    return CompiledStep(
+        resnet50(), capture(resnet50()), schedule, AcceleratorBackend(schedule, cost().device)
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -169,7 +171,7 @@ def test_memory_is_flat_from_the_second_iteration_on() -> None:
         step(resnet50().inputs, resnet50().targets)
         resnet50().module.zero_grad(set_to_none=True)
         torch.cuda.synchronize(device)
-        assert isinstance(step.backend, CudaBackend)
+        assert isinstance(step.backend, AcceleratorBackend)
         return torch.cuda.memory_allocated(device), step.backend.pinned.size_bytes
 
     held()
@@ -206,7 +208,7 @@ def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(
     work = Workload("alexnet", module, None, (images,))
     step = build_step(Captures(work, cost().device), find_strategy(strategy)(), cost(), budget_bytes)
     torch.testing.assert_close(step(images).cpu(), expected, rtol=1e-2, atol=1e-3)
-    peak_bytes = cuda_peak_bytes(lambda: step(images), cost().device)
+    peak_bytes = accelerator_peak_bytes(lambda: step(images), cost().device)
     step.close()
     assert peak_bytes <= step.predicted_peak_bytes * (1 + PEAK_TOLERANCE)
     assert peak_bytes < sum(weight.nbytes for weight in module.parameters())

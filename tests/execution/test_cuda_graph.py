@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from membench.backends.cuda import CudaBackend
+from membench.backends.accelerator import AcceleratorBackend
 from membench.capture.capture import capture
 from membench.core.errors import UnsupportedStrategy
 from membench.core.task_graph import Role
@@ -20,7 +20,7 @@ from membench.models.digits import digits_cnn
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
-from tests.helpers.fake_cuda import fake_cuda
+from tests.helpers.fake_accelerator import fake_accelerator
 from tests.helpers.networks import COST
 
 CPU = torch.device("cpu")
@@ -55,11 +55,11 @@ def step(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompiledStep]:
     schedule = plan(
         cuda_graph.with_staged_arguments(captured.graph), find_strategy("layrub_hybrid")(), COST, None
     )
-    with fake_cuda(monkeypatch):
+    with fake_accelerator(monkeypatch):
         monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
         monkeypatch.setattr(torch.cuda, "graph", capturing)
         monkeypatch.setattr(cuda_graph, "drop_library_workspaces", lambda _: None)
-        yield CompiledStep(work, captured, schedule, CudaBackend(schedule, CPU), graph_pool=POOL)
+        yield CompiledStep(work, captured, schedule, AcceleratorBackend(schedule, CPU), graph_pool=POOL)
 
 
 def call(step: CompiledStep, arguments: Any = None) -> torch.Tensor:
@@ -127,6 +127,6 @@ def test_copies_of_the_arguments_made_for_the_graph_count(step: CompiledStep) ->
 
 def test_a_schedule_in_which_the_host_waits_is_refused(step: CompiledStep) -> None:
     schedule = plan(capture(step.workload).graph, find_strategy("epmc")(), COST, None)
-    backend = CudaBackend(schedule, CPU)
+    backend = AcceleratorBackend(schedule, CPU)
     with pytest.raises(UnsupportedStrategy, match="'epmc' encodes.*leave cuda_graph out"):
         cuda_graph.ReplayedProgram(Program(schedule, backend), backend, POOL)

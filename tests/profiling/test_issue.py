@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from membench.backends.cuda import CudaBackend
+from membench.backends.accelerator import AcceleratorBackend
 from membench.profiling.issue import measure_issue
-from tests.helpers.fake_cuda import fake_cuda
+from tests.helpers.fake_accelerator import fake_accelerator
 
 
 def test_a_chain_is_issued_with_and_without_copies_and_leaves_no_memory_locked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("membench.profiling.issue.real_backend", CudaBackend)
-    with fake_cuda(monkeypatch) as cuda:
+    monkeypatch.setattr("membench.profiling.issue.real_backend", AcceleratorBackend)
+    with fake_accelerator(monkeypatch) as cuda:
         times = measure_issue(torch.device("cpu"))
     assert 0 <= times.task_s < 1e-2
     assert 0 < times.copy_s < 1e-2

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from membench.backends.cuda import CudaBackend
+from membench.backends.accelerator import AcceleratorBackend
 from membench.capture.capture import Captures
 from membench.core.workload import Workload
 from membench.models.digits import digits_cnn
@@ -15,16 +15,16 @@ from membench.steps import compile as library
 from membench.steps.compile import build_step
 from membench.strategies.base import find_strategy
 from membench.strategies.modnn.strategy import Modnn
-from tests.helpers.fake_cuda import FakeCuda, fake_cuda
+from tests.helpers.fake_accelerator import FakeAccelerator, fake_accelerator
 from tests.helpers.networks import COST
 
 BATCH_SIZE = 4
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    monkeypatch.setattr(library, "real_backend", CudaBackend)
-    with fake_cuda(monkeypatch) as fake:
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAccelerator]:
+    monkeypatch.setattr(library, "real_backend", AcceleratorBackend)
+    with fake_accelerator(monkeypatch) as fake:
         yield fake
 
 
@@ -49,7 +49,7 @@ def trained(module: nn.Module, strategy: Modnn, micro_batch: int) -> list[Tensor
 
 
 @pytest.mark.parametrize("micro_batch", [2, 3, BATCH_SIZE])
-def test_weights_that_live_on_the_host_are_trained_there(cuda: FakeCuda, micro_batch: int) -> None:
+def test_weights_that_live_on_the_host_are_trained_there(cuda: FakeAccelerator, micro_batch: int) -> None:
     resident = digits_cnn().eval()
     visiting = copy.deepcopy(resident)
     expected = trained(resident, Modnn(), micro_batch)
@@ -59,7 +59,9 @@ def test_weights_that_live_on_the_host_are_trained_there(cuda: FakeCuda, micro_b
 
 
 @pytest.mark.parametrize("strategy", ["mmcnn", "vdnn_inference"])
-def test_weights_that_change_between_two_calls_are_the_changed_ones(cuda: FakeCuda, strategy: str) -> None:
+def test_weights_that_change_between_two_calls_are_the_changed_ones(
+    cuda: FakeAccelerator, strategy: str
+) -> None:
     module, other = digits_cnn().eval(), digits_cnn().eval()
     images, _ = batch()
     work = Workload("digits", module, None, (images,))
@@ -70,7 +72,7 @@ def test_weights_that_change_between_two_calls_are_the_changed_ones(cuda: FakeCu
     step.close()
 
 
-def test_they_lie_in_page_locked_memory_until_the_step_is_closed(cuda: FakeCuda) -> None:
+def test_they_lie_in_page_locked_memory_until_the_step_is_closed(cuda: FakeAccelerator) -> None:
     module = digits_cnn()
     state = copy.deepcopy(module.state_dict())
     images, labels = batch()
@@ -85,7 +87,7 @@ def test_they_lie_in_page_locked_memory_until_the_step_is_closed(cuda: FakeCuda)
     assert all(torch.equal(tensor, state[name]) for name, tensor in module.state_dict().items())
 
 
-def test_the_steady_state_locks_nothing(cuda: FakeCuda) -> None:
+def test_the_steady_state_locks_nothing(cuda: FakeAccelerator) -> None:
     module = digits_cnn()
     images, labels = batch()
     work = Workload("digits", module, nn.functional.cross_entropy, (images,), (labels,))
@@ -101,7 +103,7 @@ def test_the_steady_state_locks_nothing(cuda: FakeCuda) -> None:
 
 @pytest.mark.parametrize("offload_weights", [False, True])
 def test_a_step_returns_after_its_last_copy_to_or_from_memory_of_the_caller(
-    cuda: FakeCuda, offload_weights: bool
+    cuda: FakeAccelerator, offload_weights: bool
 ) -> None:
     """The compute stream of the stand-in is the host itself, so only the call is visible."""
     images, labels = batch()

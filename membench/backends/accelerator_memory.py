@@ -41,15 +41,15 @@ class MemoryReadings:
 
 def reset_readings(device: torch.device) -> None:
     """Wait for the device and reset its peaks."""
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    torch.cuda.reset_accumulated_memory_stats(device)
+    torch.accelerator.synchronize(device)
+    torch.accelerator.reset_peak_memory_stats(device)
+    torch.accelerator.reset_accumulated_memory_stats(device)
 
 
 def read_memory(device: torch.device) -> MemoryReadings:
     """Wait for the device and return its peaks."""
-    torch.cuda.synchronize(device)
-    statistics = torch.cuda.memory_stats(device)
+    torch.accelerator.synchronize(device)
+    statistics = torch.accelerator.memory_stats(device)
     return MemoryReadings(
         allocated_bytes=statistics["allocated_bytes.all.peak"],
         active_bytes=statistics["active_bytes.all.peak"],
@@ -61,12 +61,13 @@ def read_memory(device: torch.device) -> MemoryReadings:
 
 def drop_library_workspaces(device: torch.device) -> None:
     """Wait for the device and free cuBLAS's workspaces, which cuBLAS allocates again when it next runs."""
-    torch.cuda.synchronize(device)
-    clear_cublas_workspaces()
+    torch.accelerator.synchronize(device)
+    if device.type == "cuda":
+        clear_cublas_workspaces()
 
 
 def cap_memory(size_bytes: int, device: torch.device) -> None:
-    """Limit the device memory that this process allocates; it may reserve `UNFILLED_BYTES` more.
+    """Limit the memory of a GPU of CUDA's or ROCm's that this process allocates; it may reserve `UNFILLED_BYTES` more.
 
     Raises:
         MembenchError: the device has less.
@@ -81,5 +82,7 @@ def cap_memory(size_bytes: int, device: torch.device) -> None:
 
 def capacity_bytes(device: torch.device) -> int:
     """Return the device memory that this process may reserve: all of it, or the cap."""
+    if device.type != "cuda":
+        return torch.accelerator.get_memory_info(device)[1]
     fraction = torch.cuda.get_per_process_memory_fraction(device)
     return round(fraction * torch.cuda.get_device_properties(device).total_memory)

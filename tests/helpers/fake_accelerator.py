@@ -1,4 +1,4 @@
-"""Stand-ins for streams and events of torch.cuda, with copies as late as the waits allow.
+"""Stand-ins for streams and events of an accelerator, with copies as late as the waits allow.
 
 Tasks run when they are issued. A copy joins the queue of its stream and runs when it is waited for: by the compute
 stream through an event, or by the host. A protocol without a needed wait then reads data that has not been copied.
@@ -17,7 +17,7 @@ from membench.core.torch_internals import TorchDispatchMode
 COMPUTE = "compute"
 
 
-class FakeCuda:
+class FakeAccelerator:
     """Every call by stream and event, in `calls`: ``("copy", "wait", "e3")``."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class FakeCuda:
         self.streams.append(FakeStream(self, f"stream{len(self.streams)}"))
         return self.streams[-1]
 
-    def make_event(self, enable_timing: bool = False) -> "FakeEvent":
+    def make_event(self, device: Any = None, enable_timing: bool = False) -> "FakeEvent":
         self.events += 1
         return FakeEvent(f"e{self.events}", enable_timing)
 
@@ -52,7 +52,7 @@ class FakeCuda:
 
 
 class FakeStream:
-    def __init__(self, cuda: FakeCuda, name: str) -> None:
+    def __init__(self, cuda: FakeAccelerator, name: str) -> None:
         self.cuda = cuda
         self.name = name
         self.queue: list[Callable[[], None]] = []
@@ -99,7 +99,7 @@ class FakeEvent:
 
 
 class _LateCopies(TorchDispatchMode):
-    def __init__(self, cuda: FakeCuda) -> None:
+    def __init__(self, cuda: FakeAccelerator) -> None:
         super().__init__()
         self.cuda = cuda
 
@@ -120,14 +120,14 @@ def _copy(target: Tensor, source: Tensor) -> None:
 
 
 @contextmanager
-def fake_cuda(patch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    """Put the fake in the place of torch.cuda's streams, events and runtime."""
-    cuda = FakeCuda()
-    patch.setattr(torch.cuda, "Stream", cuda.make_stream)
-    patch.setattr(torch.cuda, "Event", cuda.make_event)
-    patch.setattr(torch.cuda, "set_stream", cuda.set_stream)
-    patch.setattr(torch.cuda, "current_stream", lambda device=None: cuda.compute)
-    patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+def fake_accelerator(patch: pytest.MonkeyPatch) -> Iterator[FakeAccelerator]:
+    """Put the fake in the place of torch's streams, events and CUDA's runtime."""
+    cuda = FakeAccelerator()
+    patch.setattr(torch, "Stream", cuda.make_stream)
+    patch.setattr(torch, "Event", cuda.make_event)
+    patch.setattr(torch.accelerator, "set_stream", cuda.set_stream)
+    patch.setattr(torch.accelerator, "current_stream", lambda device=None: cuda.compute)
+    patch.setattr("membench.backends.pinned.locks_pages", lambda device: True)
     patch.setattr(torch.cuda, "cudart", lambda: cuda)
     with _LateCopies(cuda):
         yield cuda

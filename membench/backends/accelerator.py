@@ -1,4 +1,4 @@
-"""The CUDA backend: a schedule runs on streams of one GPU.
+"""The backend of accelerators: a schedule runs on streams of one GPU, by what torch has for accelerators of any make.
 
 The compute stream is the caller's current stream; every other stream of the schedule is a separate stream. One block is
 offloaded and prefetched by these calls:
@@ -68,53 +68,57 @@ from membench.core.timeline import Span, Timeline
 
 _THREADS = frozenset({HOST_STREAM, LOAD_STREAM, STORE_STREAM})
 
-_Event = torch.cuda.Event | Job | None
+_Event = torch.Event | Job | None
 
 
 class _Marks(NamedTuple):
     """Events around one instruction: `start` only to time it, `end` to time it or because it is waited for."""
 
-    start: torch.cuda.Event | None
-    end: torch.cuda.Event | None
+    start: torch.Event | None
+    end: torch.Event | None
 
 
-class CudaBackend(TensorBackend):
+class AcceleratorBackend(TensorBackend):
     """Runs one schedule on a GPU.
 
     Issuing is asynchronous: after `end`, work that the caller puts on the current stream comes after the step. With
     host-resident blocks, `end` waits for their copies.
 
     Args:
-        schedule: its graph captured for CUDA kernels, with calls.
+        schedule: its graph captured for the device, with calls.
         device: the GPU.
         groups: process groups by axis, of the collectives; not run on several GPUs yet.
+
+    Attributes:
+        is_captured: the step is not run but captured as a CUDA graph, which must end with all streams joined.
     """
 
     def __init__(
         self, schedule: Schedule, device: torch.device, groups: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
         super().__init__(schedule.graph, device, groups)
-        self.pinned = PinnedMemory()
-        self._own_streams: dict[str, torch.cuda.Stream] = {}
-        self._streams: dict[str, torch.cuda.Stream] = {}  # used in this step
+        self.pinned = PinnedMemory(device)
+        self.is_captured = False
+        self._own_streams: dict[str, torch.Stream] = {}
+        self._streams: dict[str, torch.Stream] = {}  # used in this step
         self._awaited = _awaited(schedule)
-        self._untimed = [_Marks(None, torch.cuda.Event() if awaited else None) for awaited in self._awaited]
+        self._untimed = [_Marks(None, torch.Event(device) if awaited else None) for awaited in self._awaited]
         self._timed: list[_Marks] = []
         self._marks = self._untimed
         self._issued: list[str] = []  # stream of each instruction issued so far
         self._workers = Workers()  # the host's stream
         self._jobs: dict[int, Job] = {}  # by number among the issued instructions
         self._start_s = 0.0
-        self._untimed_step = _Marks(torch.cuda.Event(), None)
-        self._timed_step = _Marks(_timing_event(), _timing_event())
+        self._untimed_step = _Marks(torch.Event(device), None)
+        self._timed_step = self._timing_marks()
         self._step = self._untimed_step
-        self._here = torch.cuda.Event()
+        self._here = torch.Event(device)
 
     # ---- instructions -------------------------------------------------------------------------------
 
     def begin(self, *, timed: bool) -> None:
         if timed and not self._timed:
-            self._timed = [_Marks(_timing_event(), _timing_event()) for _ in self._awaited]
+            self._timed = [self._timing_marks() for _ in self._awaited]
         self._marks = self._timed if timed else self._untimed
         self._step = self._timed_step if timed else self._untimed_step
         self._issued.clear()
@@ -122,7 +126,7 @@ class CudaBackend(TensorBackend):
         self._workers.begin_step()
         self._begin_buffers()
         self._start_s = time.perf_counter()
-        self._streams = {COMPUTE_STREAM: torch.cuda.current_stream(self.device)}
+        self._streams = {COMPUTE_STREAM: torch.accelerator.current_stream(self.device)}
         assert self._step.start is not None
         self._step.start.record(self._streams[COMPUTE_STREAM])
 
@@ -158,7 +162,7 @@ class CudaBackend(TensorBackend):
     def decode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> _Event:
         return self._write_new(stream, self._decoding(block, encoded, codec))
 
-    def wait(self, stream: str, event: torch.cuda.Event | Job) -> None:
+    def wait(self, stream: str, event: torch.Event | Job) -> None:
         if stream in _THREADS:
             self._workers.submit(event.wait if isinstance(event, Job) else event.synchronize, stream)
         elif isinstance(event, Job):
@@ -167,7 +171,7 @@ class CudaBackend(TensorBackend):
             self._stream(stream).wait_event(event)
 
     def synchronize(self) -> None:
-        if torch.cuda.is_current_stream_capturing():  # a CUDA graph cannot contain work of the host
+        if self.is_captured:  # a CUDA graph cannot contain work of the host
             self._join(self._local_streams())
             return
         for stream in self._local_streams():
@@ -182,7 +186,7 @@ class CudaBackend(TensorBackend):
         self.synchronize()
 
     def end(self) -> None:
-        if torch.cuda.is_current_stream_capturing():
+        if self.is_captured:
             self._join(self._streams.values())  # a graph must not end with a stream that was not joined
         elif self.has_host_resident_blocks:
             self.synchronize()  # the caller may read and change host-resident blocks at once
@@ -217,11 +221,11 @@ class CudaBackend(TensorBackend):
 
     # ---- streams and events -------------------------------------------------------------------------
 
-    def _stream(self, name: str) -> torch.cuda.Stream:
+    def _stream(self, name: str) -> torch.Stream:
         """Return a stream; at its first use in a step it waits for the caller's work before the step."""
         if name not in self._streams:
             if name not in self._own_streams:
-                self._own_streams[name] = torch.cuda.Stream(self.device)
+                self._own_streams[name] = torch.Stream(self.device)
             self._streams[name] = self._own_streams[name]
             assert self._step.start is not None
             self._streams[name].wait_event(self._step.start)
@@ -236,12 +240,12 @@ class CudaBackend(TensorBackend):
         if name == COMPUTE_STREAM:
             work(*args)
         else:
-            # not torch.cuda.stream, which takes several times as long as the call of a copy
-            torch.cuda.set_stream(stream)
+            # not as a context, which takes several times as long as the call of a copy
+            torch.accelerator.set_stream(stream)
             try:
                 work(*args)
             finally:
-                torch.cuda.set_stream(self._streams[COMPUTE_STREAM])
+                torch.accelerator.set_stream(self._streams[COMPUTE_STREAM])
         if end is not None:
             end.record(stream)
         return end
@@ -265,18 +269,21 @@ class CudaBackend(TensorBackend):
         self._here.record(self._streams[COMPUTE_STREAM])
         self._stream(stream).wait_event(self._here)
 
-    def _local_streams(self) -> list[torch.cuda.Stream]:
+    def _local_streams(self) -> list[torch.Stream]:
         """Return the streams whose work does not depend on other processes."""
         return [stream for name, stream in self._streams.items() if name != EXCHANGE_STREAM]
 
-    def _join(self, streams: Collection[torch.cuda.Stream]) -> None:
+    def _join(self, streams: Collection[torch.Stream]) -> None:
         """Make each of these streams wait for the others, without the host."""
         for stream in streams:
             self._here.record(stream)
             for other in streams:
                 other.wait_event(self._here)
 
-    def _since_start_s(self, event: torch.cuda.Event | None) -> float:
+    def _timing_marks(self) -> _Marks:
+        return _Marks(*(torch.Event(self.device, enable_timing=True) for _ in range(2)))
+
+    def _since_start_s(self, event: torch.Event | None) -> float:
         assert self._step.start is not None and event is not None
         return self._step.start.elapsed_time(event) * 1e-3
 
@@ -292,7 +299,7 @@ class CudaBackend(TensorBackend):
     def _bind_host_memory(self, block: int, memory: Tensor) -> None:
         """Use the caller's memory itself, but a copy of an argument, which the caller may overwrite."""
         if self._is_argument(block):
-            torch.cuda.current_stream(self.device).synchronize()  # the previous step reads the buffer
+            torch.accelerator.current_stream(self.device).synchronize()  # the previous step reads the buffer
             self._host_buffer(block).copy_(memory)
         else:
             self._host[block] = memory
@@ -311,7 +318,3 @@ def _awaited(schedule: Schedule) -> list[bool]:
     """Return for each work instruction, in order, whether it is waited for."""
     awaited = {item.instruction for item in schedule.instructions if isinstance(item, Wait)}
     return [index in awaited for index, item in enumerate(schedule.instructions) if isinstance(item, Work)]
-
-
-def _timing_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from membench.backends.cuda import CudaBackend
+from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.tensors import DeviceTensors
 from membench.core.errors import MembenchError
 from membench.core.schedule import COMPUTE_STREAM as COMPUTE
@@ -21,7 +21,7 @@ from membench.planning.builder import ScheduleBuilder
 from membench.planning.exchange import Exchange, exchange_gradients
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
-from tests.helpers.fake_cuda import FakeCuda, fake_cuda
+from tests.helpers.fake_accelerator import FakeAccelerator, fake_accelerator
 from tests.helpers.networks import COST, run_step
 from tests.helpers.random_networks import PLANS, random_reference
 from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
@@ -35,7 +35,7 @@ def _fill(tensors: DeviceTensors, block: int) -> None:
     tensors.as_bytes(block).fill_(POISON)
 
 
-class PoisoningBackend(CudaBackend):
+class PoisoningBackend(AcceleratorBackend):
     """Fills memory that is given back with NaN, so that a copy which still reads it is seen."""
 
     def __init__(self, schedule: Schedule, device: torch.device) -> None:
@@ -44,19 +44,19 @@ class PoisoningBackend(CudaBackend):
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    with fake_cuda(monkeypatch) as fake:
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAccelerator]:
+    with fake_accelerator(monkeypatch) as fake:
         yield fake
 
 
-def run(backend: CudaBackend, schedule: Schedule) -> torch.Tensor:
+def run(backend: AcceleratorBackend, schedule: Schedule) -> torch.Tensor:
     backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
     Program(schedule, backend).issue(timed=False)
     return backend.tensors.tensor(value(3))
 
 
 def test_a_mean_over_processes_is_taken_on_the_exchange_stream_between_two_waits(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    cuda: FakeAccelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def note(*arguments: object) -> None:
         cuda.calls.append((cuda.current.name, "all-reduce", ""))
@@ -65,7 +65,7 @@ def test_a_mean_over_processes_is_taken_on_the_exchange_stream_between_two_waits
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     toy = replace(graph(), gradients=(("weight", value(3)),))
     schedule = exchange_gradients(migrating(toy), Exchange.AS_MADE)
-    run(CudaBackend(schedule, CPU), schedule)
+    run(AcceleratorBackend(schedule, CPU), schedule)
     produced, averaged = cuda.calls[-6][2], cuda.calls[-2][2]
     assert cuda.calls[-6:] == [
         ("compute", "record", produced),
@@ -77,9 +77,9 @@ def test_a_mean_over_processes_is_taken_on_the_exchange_stream_between_two_waits
     ]
 
 
-def test_one_offload_and_one_prefetch_make_exactly_these_calls(cuda: FakeCuda) -> None:
+def test_one_offload_and_one_prefetch_make_exactly_these_calls(cuda: FakeAccelerator) -> None:
     schedule = migrating(graph())
-    backend = CudaBackend(schedule, CPU)
+    backend = AcceleratorBackend(schedule, CPU)
     run(backend, schedule)
     events = dict.fromkeys(name for _, _, name in cuda.calls if name)
     start, produced, left, second, here, back = events
@@ -101,7 +101,7 @@ def test_one_offload_and_one_prefetch_make_exactly_these_calls(cuda: FakeCuda) -
     ]
 
 
-def test_a_block_comes_back_as_it_left_step_after_step(cuda: FakeCuda) -> None:
+def test_a_block_comes_back_as_it_left_step_after_step(cuda: FakeAccelerator) -> None:
     schedule = migrating(graph())
     backend = PoisoningBackend(schedule, CPU)
     once = torch.ones(ROWS, COLUMNS).exp()
@@ -109,7 +109,7 @@ def test_a_block_comes_back_as_it_left_step_after_step(cuda: FakeCuda) -> None:
         assert torch.equal(run(backend, schedule), once + once.exp())
 
 
-def test_a_schedule_without_its_waits_computes_something_else(cuda: FakeCuda) -> None:
+def test_a_schedule_without_its_waits_computes_something_else(cuda: FakeAccelerator) -> None:
     """The fake can fail: without the waits, the copies are still in their queues."""
     schedule = migrating(graph())
     unsafe = replace(
@@ -119,9 +119,9 @@ def test_a_schedule_without_its_waits_computes_something_else(cuda: FakeCuda) ->
     assert not torch.equal(run(PoisoningBackend(unsafe, CPU), unsafe), once + once.exp())
 
 
-def test_the_steady_state_makes_no_events_streams_or_host_memory(cuda: FakeCuda) -> None:
+def test_the_steady_state_makes_no_events_streams_or_host_memory(cuda: FakeAccelerator) -> None:
     schedule = migrating(graph())
-    backend = CudaBackend(schedule, CPU)
+    backend = AcceleratorBackend(schedule, CPU)
     run(backend, schedule)
     made = cuda.events, len(cuda.streams), dict(cuda.locked_bytes)
     assert sum(cuda.locked_bytes.values()) == backend.pinned.size_bytes == SIZE_BYTES
@@ -132,20 +132,20 @@ def test_the_steady_state_makes_no_events_streams_or_host_memory(cuda: FakeCuda)
     assert not cuda.locked_bytes
 
 
-def test_only_instructions_with_a_wait_record_an_event(cuda: FakeCuda) -> None:
+def test_only_instructions_with_a_wait_record_an_event(cuda: FakeAccelerator) -> None:
     toy = graph()
     builder = ScheduleBuilder("test", toy, budget_bytes=None)
     for task in toy.tasks:
         builder.compute(task)
         builder.free_dead()
     schedule = builder.finish()
-    run(CudaBackend(schedule, CPU), schedule)
+    run(AcceleratorBackend(schedule, CPU), schedule)
     assert [what for _, what, _ in cuda.calls] == ["record"]  # the step's start
 
 
-def test_a_timed_step_has_a_span_for_each_instruction_with_its_stream(cuda: FakeCuda) -> None:
+def test_a_timed_step_has_a_span_for_each_instruction_with_its_stream(cuda: FakeAccelerator) -> None:
     schedule = migrating(graph())
-    backend = CudaBackend(schedule, CPU)
+    backend = AcceleratorBackend(schedule, CPU)
     for _ in range(2):
         backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
         timeline = execute(schedule, backend)
@@ -156,12 +156,12 @@ def test_a_timed_step_has_a_span_for_each_instruction_with_its_stream(cuda: Fake
 
 
 def test_host_memory_that_cannot_be_locked_is_refused(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    cuda: FakeAccelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = migrating(graph())
     monkeypatch.setattr(cuda, "cudaHostRegister", lambda *_: 2)
     with pytest.raises(MembenchError, match=r"did not lock 65,536 bytes .*ulimit -l"):
-        run(CudaBackend(schedule, CPU), schedule)
+        run(AcceleratorBackend(schedule, CPU), schedule)
 
 
 @pytest.mark.parametrize("strategy", sorted(VARIANTS))
@@ -173,7 +173,7 @@ def test_random_networks_are_exact_under_every_strategy(
     case = random_reference(layers, seed)
     work = case.work
     schedule = plan(case.captured.graph, VARIANTS[strategy], COST, None)
-    with pytest.MonkeyPatch.context() as patch, fake_cuda(patch):
+    with pytest.MonkeyPatch.context() as patch, fake_accelerator(patch):
         step = CompiledStep(work, case.captured, schedule, PoisoningBackend(schedule, CPU))
         for _ in range(2):
             results = run_step(work, lambda: step(work.inputs, work.targets), case.buffers)
