@@ -25,9 +25,9 @@ test: $(STAMP)  ## run the tests that need seconds and no GPU
 	$(TEST)
 
 test-slow: $(STAMP)  ## run the slow tests too
-	$(TEST) -m 'not cuda and not slurm'
+	$(TEST) -m 'not accelerator and not cuda and not slurm'
 
-test-accelerator: $(STAMP)  ## run strategies on an emulated GPU, whose streams are threads; needs a C++ compiler
+test-accelerator: $(STAMP)  ## run strategies on an emulated GPU, whose streams are threads; needs a C++ compiler and ninja
 	$(TEST) -m accelerator
 
 test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none

@@ -1,4 +1,4 @@
-"""TensorBackend: the common part of the CPU and the CUDA backend, with blocks, spaces and host buffers as torch tensors."""
+"""TensorBackend: the common part of the backends of the CPU and of accelerators, with blocks, spaces and host buffers as torch tensors."""
 
 import tempfile
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""Blocks as torch storages, and task calls on them, for the CPU and CUDA backends.
+"""Blocks as torch storages, and task calls on them, for the backends of the CPU and of accelerators.
 
 A block is the storage that its operator allocated; the values in it are views made on demand. So an offloaded and
 prefetched block has a new storage, and nothing else changes.

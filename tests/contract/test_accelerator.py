@@ -1,4 +1,4 @@
-"""The contract of every strategy on an emulated GPU whose streams run apart: the bits of eager PyTorch there, and its peak."""
+"""Strategies on an emulated GPU whose streams run apart: the bits of eager PyTorch there."""
 
 from collections.abc import Iterator
 from functools import cache

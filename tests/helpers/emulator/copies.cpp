@@ -14,12 +14,8 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
-#include <atomic>
-
 namespace emulator {
 namespace {
-
-std::atomic<int64_t> waited_copies{0};
 
 constexpr c10::DispatchKeySet KEYS(c10::DispatchKey::PrivateUse1);
 
@@ -72,7 +68,6 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
     to.copy_(from);
   });
   if (crosses && !(non_blocking && is_pinned(on_host.storage().data()))) {
-    ++waited_copies;
     queue(current_stream()).synchronize();
   }
   return target;
@@ -90,10 +85,6 @@ at::Scalar read_scalar(const at::Tensor& self) {
 
 void record_stream(at::Tensor& self, c10::Stream stream) {
   device_allocator().recordStream(self.storage().data_ptr(), stream);
-}
-
-int64_t read_waited_copies() {
-  return waited_copies;
 }
 
 void delay(int64_t seed, double longest_s) {
@@ -120,8 +111,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 
 TORCH_LIBRARY_FRAGMENT(emulator, library) {
   library.def("delay(int seed, float longest_s) -> ()", &delay);
-  library.def("waited_copies() -> int", &read_waited_copies);
-  library.def("on_cpu(Tensor tensor) -> Tensor", [](const at::Tensor& tensor) { return on_cpu(tensor).alias(); });
 }
 
 }  // namespace emulator
