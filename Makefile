@@ -25,14 +25,14 @@ test: $(STAMP)  ## run the tests that need seconds and no GPU
 	$(TEST)
 
 test-slow: $(STAMP)  ## run the slow tests too
-	$(TEST) -m 'not accelerator and not cuda and not slurm'
+	$(TEST) -m 'not emulated and not cuda and not slurm'
 
-test-accelerator: $(STAMP)  ## run strategies on an emulated GPU, whose streams are threads; needs a C++ compiler and ninja
-	$(TEST) -m accelerator
+test-accelerator: $(STAMP)  ## run the contract on an emulated GPU, whose streams are threads; needs a C++ compiler
+	MEMBENCH_TEST_DEVICE=emulated $(TEST) -m '(accelerator or emulated) and not slow' tests
 
 test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
 	@$(RUN) -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "test-gpu needs a GPU, and torch sees none")'
-	$(RUN) -m pytest -m cuda
+	MEMBENCH_TEST_DEVICE=cuda $(RUN) -m pytest -m '(accelerator and not slow) or cuda'
 
 test-slurm: $(STAMP)  ## run sweeps on a Slurm cluster that is started here (Debian, Ubuntu); skips where it cannot be installed
 	@.ci/install-slurm

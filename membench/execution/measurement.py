@@ -101,7 +101,9 @@ def keep_busy(seconds: float) -> None:
 def peak_bytes(
     run: Callable[[], object], device: torch.device, backends: Sequence[TensorBackend] = ()
 ) -> int:
-    """Return the peak of torch's allocator for the device during `run`, minus the bytes that it held before.
+    """Return the most bytes in use of torch's allocator for the device during `run`, minus those in use before.
+
+    Bytes as they were requested: an accelerator's allocator rounds each request up, as no schedule does.
 
     Args:
         backends: those that `run` uses.
@@ -129,7 +131,7 @@ def peaks_bytes(
 
 
 def accelerator_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
-    """Return the peak by the allocator's counter of allocated bytes, which counts pieces of 512 bytes."""
+    """See `peak_bytes`."""
     return _accelerator_peak_and_growth(run, device)[0]
 
 
@@ -144,12 +146,12 @@ def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] 
 
 def _accelerator_peak_and_growth(run: Callable[[], object], device: torch.device) -> tuple[int, int]:
     synchronize(device)
-    held_bytes = torch.accelerator.memory_allocated(device)
     torch.accelerator.reset_peak_memory_stats(device)
+    held_bytes = torch.accelerator.memory_stats(device)["requested_bytes.all.current"]
     run()
     synchronize(device)
-    peak, after = torch.accelerator.max_memory_allocated(device), torch.accelerator.memory_allocated(device)
-    return peak - held_bytes, after - held_bytes
+    after = torch.accelerator.memory_stats(device)
+    return after["requested_bytes.all.peak"] - held_bytes, after["requested_bytes.all.current"] - held_bytes
 
 
 def _cpu_peak_and_growth(run: Callable[[], object], backends: Sequence[TensorBackend]) -> tuple[int, int]:

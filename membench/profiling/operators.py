@@ -22,8 +22,6 @@ from membench.core.units import KIB, MIB
 from membench.execution.measurement import accelerator_peak_bytes, keep_busy, wake, with_cpu_peak
 from membench.profiling.issue import call_time_s
 
-_ALLOCATION_BYTES = 512
-"""Granularity of CUDA's allocator."""
 _TIMED_S = 0.01
 """Approximate time for which an operator is repeated on a GPU to be timed."""
 _REPETITIONS = (3, 50)
@@ -118,8 +116,7 @@ def _on_accelerator(
 ) -> dict[Hashable, OperatorCost]:
     def measure(run: _IsolatedCall) -> OperatorCost:
         outputs = outputs_of(run())
-        pieces = sum(-(-size // _ALLOCATION_BYTES) for size in _created_sizes_bytes(run.task, outputs))
-        return _warm_on_accelerator(run, device, outputs, pieces * _ALLOCATION_BYTES)
+        return _warm_on_accelerator(run, device, outputs, sum(_created_sizes_bytes(run.task, outputs)))
 
     wake(device)
     return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}

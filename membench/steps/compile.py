@@ -360,6 +360,8 @@ def build_step(
         for run, backend in zip(runs, backends, strict=True):
             backend.tensors.update = update.of(run.schedule)
     workload = place_workload(captures.workload, captures.at(sizes[0]), backends[0])
+    if update:
+        update.follow_weights()
     loss = None
     if workload.of_size(sizes[0]).accumulates:
         assert runs[0].schedule.graph.loss is not None

@@ -24,6 +24,7 @@ from membench.core.optimizer import (
 from membench.core.schedule import DELAYED_STEPS, Schedule
 from membench.core.stored import gradient_of
 from membench.core.task_graph import Phase, Role, Task, TaskGraph
+from membench.core.torch_internals import tree_map_only
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.update import UpdateCost, measure_update
 
@@ -60,6 +61,10 @@ class _Step:
         self.step()
         for weight in self.freed:
             weight.grad = None
+
+
+def _moved(device: torch.device, state: Tensor) -> Tensor:
+    return state.to(device) if state.dim() or state.device.type != "cpu" else state
 
 
 def _step_whole(optimizer: torch.optim.Optimizer) -> None:
@@ -153,6 +158,14 @@ class RealUpdate:
         groups = enumerate(self.optimizer.param_groups)
         group = next(n for n, group in groups if any(each is weight for each in group["params"]))
         return weight.dtype, weight.shape, weight.stride(), group
+
+    def follow_weights(self) -> None:
+        """Move the states that the optimizer has to where its weights have been placed.
+
+        Numbers in host memory stay, where torch's optimizers keep their count of steps.
+        """
+        for weight, states in self.optimizer.state.items():
+            self.optimizer.state[weight] = tree_map_only(Tensor, partial(_moved, weight.device), states)
 
     def of(self, schedule: Schedule) -> Callable[[Task, Callable[[Value], Tensor]], None]:
         """Return the function that runs a task of the update; it takes the task, and a function that returns a value's tensor.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 
 from membench.capture.dissolve import is_of_state
-from membench.core.task_graph import AFTER_THE_LOSS, STATE_ROLES, Phase, Role, Task, TaskGraph
+from membench.core.task_graph import AFTER_THE_LOSS, STATE_ROLES, Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import keep_on_host, update_on_host
 
@@ -17,13 +17,9 @@ DEEPSPEED_BUCKET_BYTES = 100_000_000
 def states_on_host(graph: TaskGraph) -> TaskGraph:
     """Return the graph with weights, gradients' sums and the optimizer's states at home in host memory, and updated there.
 
-    What the step returns stays on the device, and so do sums without an optimizer.
+    What the step returns stays on the device.
     """
-    updates = any(block.role is Role.OPTIMIZER_STATE for block in graph.blocks) or any(
-        task.phase is Phase.UPDATE for task in graph.tasks
-    )
-    roles = STATE_ROLES if updates else frozenset({Role.WEIGHT})
-    return update_on_host(keep_on_host(graph, roles, updated=True))
+    return update_on_host(keep_on_host(graph, STATE_ROLES, updated=True))
 
 
 def applied_gradients(graph: TaskGraph) -> frozenset[int]:

@@ -177,5 +177,5 @@ def test_random_networks_are_exact_under_every_strategy(
         step = CompiledStep(work, case.captured, schedule, PoisoningBackend(schedule, CPU))
         for _ in range(2):
             results = run_step(work, lambda: step(work.inputs, work.targets), case.buffers)
-            case.results.check(results, rounding=schedule.rounding)
+            case.check(results, rounding=schedule.rounding)
         step.close()

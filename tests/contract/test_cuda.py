@@ -1,8 +1,6 @@
-"""The contract of every strategy on a GPU; run by `make test-gpu`."""
+"""What a GPU of CUDA's or ROCm's has: graphs, a cap, real time, large networks. Some of it an emulated one has, too."""
 
 import copy
-import os
-from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -21,7 +19,6 @@ from membench.data.digits import digits
 from membench.execution.measurement import accelerator_peak_bytes
 from membench.models.digits import digits_cnn
 from membench.models.resnet import imagenet_resnet
-from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
@@ -32,107 +29,46 @@ from membench.sweep.measured import PEAK_TOLERANCE
 from membench.sweep.worker import Workers
 from membench.training.loop import train
 from membench.training.recipe import Recipe
-from tests.helpers.networks import (
-    EACH_NETWORK,
-    GRADIENT_BOUND,
-    NETWORKS,
-    Reference,
-    reference_of,
-    run_step,
-    workload,
-)
+from tests.helpers.checks import check_exact
+from tests.helpers.devices import DEVICE
+from tests.helpers.networks import COST, reference
 from tests.helpers.timings import has_parallel_tasks
 from tests.helpers.variants import VARIANTS
 
 pytestmark = pytest.mark.cuda
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products; read when cuBLAS starts
-os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-
 TIME_TOLERANCE = 0.10
-
-
-@pytest.fixture(scope="module", autouse=True)
-def deterministic_kernels() -> Iterator[None]:
-    """Deterministic kernels where there are any; the others warn and are compared within tolerances."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a kernel for each block that comes back
-    torch.backends.cudnn.benchmark = False
-    yield
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    torch.use_deterministic_algorithms(False)
-
-
-@cache
-def cost() -> MeasuredCost:
-    return MeasuredCost(torch.device("cuda", torch.cuda.current_device()))
-
-
-@cache
-def reference(name: str) -> tuple[Reference, bool]:
-    """Return a network on the GPU, and whether eager PyTorch gives the same bits twice."""
-    case = reference_of(workload(NETWORKS[name], name, device="cuda"))
-    return case, not case.results.difference(reference_of(case.work).results)
-
-
-def step_of(case: Reference, variant: str, *, cuda_graph: bool = False) -> CompiledStep:
-    schedule = plan(case.captured.graph, VARIANTS[variant], cost(), None)
-    backend = AcceleratorBackend(schedule, cost().device)
-    pool = torch.cuda.graph_pool_handle() if cuda_graph else None
-    return CompiledStep(case.work, case.captured, schedule, backend, graph_pool=pool)
-
-
-def check_same(case: Reference, step: CompiledStep, *, exact: bool) -> None:
-    results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
-    rounding = step.schedule.rounding
-    if exact:
-        case.results.check(results, rounding=rounding)
-        return
-    torch.testing.assert_close(results.loss, case.results.loss)
-    if rounding:
-        assert case.results.gradient_error(results) <= 1e-3 + GRADIENT_BOUND * rounding
-        return
-    for name, gradient in case.results.gradients.items():
-        torch.testing.assert_close(results.gradients[name], gradient, rtol=1e-3, atol=1e-4, msg=name)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("network", EACH_NETWORK)
-def test_gradients_and_statistics_equal_those_of_eager(network: str, variant: str) -> None:
-    case, exact = reference(network)
-    step = step_of(case, variant)
-    for _ in range(2):
-        check_same(case, step, exact=exact)
-    step.close()
 
 
 @pytest.mark.parametrize("network", ["resnet18", "alexnet"])
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
 def test_a_replayed_step_gives_the_results_of_eager(network: str, variant: str) -> None:
     """The first call runs by itself, the second captures, the third only replays."""
-    case, exact = reference(network)
-    step = step_of(case, variant, cuda_graph=True)
+    case = reference(network)
+    schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
+    pool = torch.cuda.graph_pool_handle()
+    step = CompiledStep(
+        case.work, case.captured, schedule, AcceleratorBackend(schedule, DEVICE), graph_pool=pool
+    )
     for _ in range(3):
-        check_same(case, step, exact=exact)
+        check_exact(case, step)
     step.close()
 
 
 @cache
 def resnet50() -> Workload:
     torch.manual_seed(0)
-    images, labels = torch.randn(32, 3, 224, 224, device="cuda"), torch.randint(1000, (32,), device="cuda")
-    module = imagenet_resnet(50).to("cuda")
+    images, labels = torch.randn(32, 3, 224, 224).to(DEVICE), torch.randint(1000, (32,)).to(DEVICE)
+    module = imagenet_resnet(50).to(DEVICE)
     return Workload("resnet50", module, torch.nn.functional.cross_entropy, (images,), (labels,))
 
 
 def schedule_of(variant: str) -> Schedule:
-    return plan(capture(resnet50()).graph, VARIANTS[variant], cost(), None)
+    return plan(capture(resnet50()).graph, VARIANTS[variant], COST, None)
 
 
 def large_step(variant: str) -> CompiledStep:
     schedule = schedule_of(variant)
-    return CompiledStep(
-        resnet50(), capture(resnet50()), schedule, AcceleratorBackend(schedule, cost().device)
-    )
+    return CompiledStep(resnet50(), capture(resnet50()), schedule, AcceleratorBackend(schedule, DEVICE))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -148,7 +84,7 @@ def test_the_predicted_peak_is_measured_by_the_allocator(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
 def test_the_predicted_peak_of_a_replayed_step_is_measured_by_the_allocator(variant: str) -> None:
-    step = build_step(Captures(resnet50()), VARIANTS[variant], cost(), None, cuda_graph=True)
+    step = build_step(Captures(resnet50()), VARIANTS[variant], COST, None, cuda_graph=True)
     measured = step.measure()
     step.close()
     assert measured.peak_bytes == pytest.approx(step.predicted_peak_bytes, rel=PEAK_TOLERANCE)
@@ -157,7 +93,7 @@ def test_the_predicted_peak_of_a_replayed_step_is_measured_by_the_allocator(vari
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
 def test_the_predicted_step_time_is_the_measured_one(variant: str) -> None:
     step = large_step(variant)
-    predicted_s = simulated_step((RepeatedSchedule(step.schedule),), cost()).step_time_s
+    predicted_s = simulated_step((RepeatedSchedule(step.schedule),), COST).step_time_s
     measured = step.measure()
     step.close()
     assert measured.step_time_s == pytest.approx(predicted_s, rel=TIME_TOLERANCE)
@@ -165,14 +101,14 @@ def test_the_predicted_step_time_is_the_measured_one(variant: str) -> None:
 
 def test_memory_is_flat_from_the_second_iteration_on() -> None:
     step = large_step("layrub_hybrid")
-    device = cost().device
+    device = DEVICE
 
     def held() -> tuple[int, int]:
         step(resnet50().inputs, resnet50().targets)
         resnet50().module.zero_grad(set_to_none=True)
-        torch.cuda.synchronize(device)
+        torch.accelerator.synchronize(device)
         assert isinstance(step.backend, AcceleratorBackend)
-        return torch.cuda.memory_allocated(device), step.backend.pinned.size_bytes
+        return torch.accelerator.memory_allocated(device), step.backend.pinned.size_bytes
 
     held()
     assert len({held() for _ in range(20)}) == 1
@@ -187,7 +123,7 @@ def test_copies_overlap_with_computation() -> None:
 
 
 def test_a_cap_is_a_real_limit() -> None:
-    device = cost().device
+    device = DEVICE
     reset_readings(device)
     reserved_bytes = read_memory(device).reserved_bytes
     cap_memory(reserved_bytes + 64 * MIB, device)
@@ -198,6 +134,7 @@ def test_a_cap_is_a_real_limit() -> None:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(("strategy", "budget_bytes"), [("mmcnn", 150 * MIB), ("vdnn_inference", None)])
 def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(
     strategy: str, budget_bytes: int | None
@@ -206,26 +143,26 @@ def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(
     module, images = alexnet().eval(), torch.randn(1, 3, 224, 224)
     expected = module(images)
     work = Workload("alexnet", module, None, (images,))
-    step = build_step(Captures(work, cost().device), find_strategy(strategy)(), cost(), budget_bytes)
+    step = build_step(Captures(work, DEVICE), find_strategy(strategy)(), COST, budget_bytes)
     torch.testing.assert_close(step(images).cpu(), expected, rtol=1e-2, atol=1e-3)
-    peak_bytes = accelerator_peak_bytes(lambda: step(images), cost().device)
+    peak_bytes = accelerator_peak_bytes(lambda: step(images), DEVICE)
     step.close()
     assert peak_bytes <= step.predicted_peak_bytes * (1 + PEAK_TOLERANCE)
     assert peak_bytes < sum(weight.nbytes for weight in module.parameters())
 
 
-@pytest.mark.parametrize("cuda_graph", [False, True])
+@pytest.mark.parametrize("cuda_graph", [pytest.param(False, marks=pytest.mark.emulated), True])
 def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> None:
     """Three steps of descent, in micro-batches of two sizes, compared with PyTorch on the GPU."""
     torch.manual_seed(0)
     module = imagenet_resnet(18).eval()
-    plain = copy.deepcopy(module).to(cost().device)
+    plain = copy.deepcopy(module).to(DEVICE)
     images, labels = torch.randn(5, 3, 64, 64), torch.randint(1000, (5,))
     work = Workload("resnet18", module, torch.nn.functional.cross_entropy, (images,), (labels,))
     step = build_step(
-        Captures(work, cost().device),
+        Captures(work, DEVICE),
         Modnn(offload_weights=True),
-        cost(),
+        COST,
         None,
         micro_batch=3,
         cuda_graph=cuda_graph,
@@ -247,6 +184,7 @@ def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> No
         torch.testing.assert_close(ours, theirs.cpu(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.emulated
 def test_a_network_whose_weights_live_on_the_host_is_tested_between_epochs() -> None:
     recipe = Recipe(epochs=1, batch_size=64, learning_rate=0.05, momentum=0.9, weight_decay=0.0, seed=0)
     torch.manual_seed(0)
@@ -256,7 +194,7 @@ def test_a_network_whose_weights_live_on_the_host_is_tested_between_epochs() -> 
         digits(),
         recipe,
         strategy=Modnn(offload_weights=True),
-        backend="cuda",
+        backend=DEVICE.type,
     )
     assert epoch.test_accuracy > 0.5
 
@@ -270,7 +208,7 @@ def test_a_budget_below_what_libraries_keep_by_themselves_can_be_kept() -> None:
 
 
 def test_the_graphs_of_two_micro_batch_sizes_share_their_memory() -> None:
-    device = cost().device
+    device = DEVICE
     module = imagenet_resnet(18).to(device)
 
     def reserved_bytes(batch_size: int) -> int:
@@ -278,7 +216,7 @@ def test_the_graphs_of_two_micro_batch_sizes_share_their_memory() -> None:
         labels = torch.randint(1000, (batch_size,), device=device)
         work = Workload("resnet18", module, torch.nn.functional.cross_entropy, (images,), (labels,))
         step = build_step(
-            Captures(work), find_strategy("eager")(), cost(), None, micro_batch=9, cuda_graph=True
+            Captures(work), find_strategy("eager")(), COST, None, micro_batch=9, cuda_graph=True
         )
         for _ in range(2):
             module.zero_grad(set_to_none=True)

@@ -32,6 +32,7 @@ def exchanged(case: Reference, variant: str, exchange: Exchange) -> Schedule:
     return averaged
 
 
+@pytest.mark.accelerator
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("exchange", Exchange)
 def test_results_and_peak_stay_exact(variant: str, exchange: Exchange) -> None:
@@ -57,6 +58,7 @@ def test_each_gradient_is_averaged_once(variant: str, exchange: Exchange) -> Non
     assert max(live_bytes(schedule)) == schedule.peak_bytes
 
 
+@pytest.mark.accelerator
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS)
 def test_random_networks_stay_exact(layers: list[tuple[str, int, int]]) -> None:

@@ -1,6 +1,7 @@
 """Inference: under every strategy the output is that of the module to the bit, and the peak is exact."""
 
 import pickle
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 
@@ -9,23 +10,27 @@ import torch
 from torch import Tensor, nn
 
 import membench
-from membench.backends.cpu import Chaos, CpuBackend
-from membench.capture.capture import CapturedStep, capture
+from membench.backends.cpu import Chaos
+from membench.capture.capture import CapturedStep, Captures, capture
 from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import Schedule
 from membench.core.task_graph import EXTERNAL_ROLES, Mode, Phase, Role, TaskGraph
 from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
-from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import keep_on_host
 from membench.planning.validate import validate
+from membench.steps.as_run import graph_as_run
 from membench.steps.compile import CompiledStep
+from membench.steps.placement import place_workload
 from membench.steps.plan import plan
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
+from tests.helpers.devices import allocator_peak_bytes, backend_of
 from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, workload
+
+pytestmark = pytest.mark.accelerator
 
 VARIANTS = {name: strategy() for name, strategy in strategies(Mode.INFERENCE).items()}
 
@@ -35,18 +40,21 @@ def inference(network: str) -> tuple[Workload, CapturedStep, list[Tensor]]:
     """Return the network in evaluation mode, captured, and what plain PyTorch computes."""
     work = replace(workload(NETWORKS[network], network), loss=None, targets=())
     work.module.eval()
+    captures = Captures(work)
+    graph_as_run(captures, COST, work.batch_size)
     with torch.no_grad():
-        return work, capture(work), tree_leaves(work.module(*work.inputs))
+        return work, captures.at(work.batch_size), tree_leaves(work.module(*work.inputs))
 
 
 def check(network: str, schedule: Schedule, chaos: Chaos | None) -> None:
     work, captured, expected = inference(network)
-    backend = CpuBackend(schedule.graph, chaos=chaos)
+    backend = backend_of(schedule, chaos)
+    work = place_workload(deepcopy(work), captured, backend)
     step = CompiledStep(work, captured, schedule, backend)
     for ours, theirs in zip(tree_leaves(step(work.inputs)), expected, strict=True):
-        assert ours.numpy().tobytes() == theirs.numpy().tobytes()
+        assert ours.cpu().numpy().tobytes() == theirs.cpu().numpy().tobytes()
     if chaos is None:
-        peak_bytes = cpu_peak_bytes(lambda: step(work.inputs))
+        peak_bytes = allocator_peak_bytes(lambda: step(work.inputs))
         assert schedule.graph.external_bytes + peak_bytes == step.predicted_peak_bytes
     backend.close()
 
@@ -95,7 +103,7 @@ def test_a_weight_that_the_caller_changes_or_replaces_is_seen() -> None:
     work = Workload("linear", module, None, (images,))
     captured = capture(work)
     schedule = visiting(captured.graph)
-    step = CompiledStep(work, captured, schedule, CpuBackend(schedule.graph))
+    step = CompiledStep(work, captured, schedule, backend_of(schedule))
     for change in (
         lambda: None,
         lambda: module.weight.data.mul_(2),

@@ -15,15 +15,18 @@ from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
-from membench.execution.measurement import Throughput, cpu_peak_bytes
+from membench.execution.measurement import Throughput
 from membench.steps.compile import build_step
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.vdnn import VdnnAll
+from tests.helpers.devices import DEVICE, allocator_peak_bytes
 from tests.helpers.micro_batches import accumulate, step_in_micro_batches
 from tests.helpers.networks import COST, NETWORKS, Results, run_step, workload
 from tests.helpers.variants import VARIANTS
+
+pytestmark = pytest.mark.accelerator
 
 BATCH_SIZE = 5
 MICRO_BATCH = 2  # twice, and once the sample that is left over
@@ -84,8 +87,11 @@ def six_convolutions(batch_size: int) -> Captures:
     layers = [nn.Conv2d(channels, 8, 3, padding=1) for channels in (3, 8, 8, 8, 8, 8)]
     stages = [part for layer in layers for part in (layer, nn.ReLU())]
     module = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
-    arguments = (torch.randn(batch_size, 3, 32, 32),), (torch.randint(5, (batch_size,)),)
-    return Captures(Workload("six", module, nn.functional.cross_entropy, *arguments))
+    arguments = (
+        (torch.randn(batch_size, 3, 32, 32).to(DEVICE),),
+        (torch.randint(5, (batch_size,)).to(DEVICE),),
+    )
+    return Captures(Workload("six", module.to(DEVICE), nn.functional.cross_entropy, *arguments))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -160,7 +166,7 @@ def test_a_second_step_adds_to_what_the_caller_has_not_cleared_and_takes_no_more
         if weight.grad is not None
     }
     assert once
-    peaks = [cpu_peak_bytes(lambda: step(work.inputs, work.targets)) for _ in range(2)]
+    peaks = [allocator_peak_bytes(lambda: step(work.inputs, work.targets)) for _ in range(2)]
     assert peaks[0] == peaks[1]
     for name, weight in work.module.named_parameters():
         assert weight.grad is not None
@@ -185,6 +191,6 @@ def test_gradients_that_the_caller_clears_are_given_back_before_the_next_step() 
     del held
     sums_bytes = sum(each.nbytes for each in before)
     work.module.zero_grad(set_to_none=True)
-    peaks = [cpu_peak_bytes(run) for _ in range(2)]
+    peaks = [allocator_peak_bytes(run) for _ in range(2)]
     assert peaks[0] == peaks[1] + sums_bytes
     step.close()

@@ -22,6 +22,8 @@ from tests.helpers.random_networks import random_reference
 from tests.helpers.timings import highest_bytes
 from tests.helpers.variants import VARIANTS
 
+pytestmark = pytest.mark.accelerator
+
 NETWORKS = (
     [
         ("convolution", 0, 0),

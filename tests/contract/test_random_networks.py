@@ -31,6 +31,8 @@ from tests.helpers.random_networks import (
 from tests.helpers.timings import highest_bytes
 from tests.helpers.variants import VARIANTS
 
+pytestmark = pytest.mark.accelerator
+
 NETWORKS = 85
 """Random networks of the long run, each of which makes some 130 runs."""
 BATCH_SIZE = 5

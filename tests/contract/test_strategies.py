@@ -7,11 +7,11 @@ import pytest
 
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Offload, Prefetch, Schedule
-from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.liveness import copied_bytes, live_bytes
 from membench.planning.validate import validate
 from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_results_and_peak, step_of
+from tests.helpers.devices import allocator_peak_bytes
 from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, ONLY_SLOW, Reference, reference
 from tests.helpers.variants import OPTIONS, VARIANTS
 
@@ -31,6 +31,7 @@ def schedule_of(case: Reference, variant: str) -> Schedule:
     return plan(case.captured.graph, VARIANTS[variant], COST, None)
 
 
+@pytest.mark.accelerator
 @pytest.mark.parametrize(("variant", "network"), EACH_VARIANT_AND_NETWORK)
 def test_results_and_peak_are_exact_even_when_copies_are_late_and_freed_memory_is_poisoned(
     network: str, variant: str
@@ -96,8 +97,9 @@ def test_schedules_are_deterministic_pickle_and_print(variant: str) -> None:
     assert len(str(schedule).splitlines()) == header + len(schedule)
 
 
+@pytest.mark.accelerator
 def test_the_step_gives_its_memory_back() -> None:
     case = reference("squeezenet")
     with step_of(case, schedule_of(case, "layrub_hybrid"), chaos=None) as step:
-        peaks = [cpu_peak_bytes(lambda: check_exact(case, step)) for _ in range(3)]
+        peaks = [allocator_peak_bytes(lambda: check_exact(case, step)) for _ in range(3)]
     assert peaks[1] == peaks[2]

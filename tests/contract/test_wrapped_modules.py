@@ -7,18 +7,23 @@ import torch
 from torch import Tensor
 
 import membench
-from membench.backends.cpu import Chaos, CpuBackend
+from membench.backends.cpu import Chaos
+from membench.backends.tensor_backend import TensorBackend
 from membench.core.arguments import call_with
+from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import Schedule
 from membench.core.torch_internals import tree_leaves
-from membench.execution.measurement import cpu_peak_bytes
 from membench.steps import wrapped_step
+from tests.helpers.devices import DEVICE, allocator_peak_bytes, backend_of
 from tests.helpers.networks import Reference, reference, run_step
 from tests.helpers.timings import has_parallel_tasks
 from tests.helpers.variants import VARIANTS
 
+pytestmark = pytest.mark.accelerator
+
 OF_EVERY_KIND = ("alexnet", "googlenet", "lstm", "vit")
 """Dropout, several outputs, weights that are used several times, attention."""
+KEEPS_WEIGHTS_ON_HOST = {"zero_infinity", "zero_offload"}
 ALWAYS = {
     "eager": {"alexnet", "lstm", "vit"},
     "superneurons": {"alexnet", "lstm", "vit"},
@@ -43,7 +48,9 @@ def run_forward_and_backward(module: torch.nn.Module, case: Reference) -> None:
 
 
 def check_wrapped(case: Reference, variant: str) -> None:
-    module = membench.wrap(case.work.module, strategy=VARIANTS[variant], example=case.work.inputs)
+    module = membench.wrap(
+        case.work.module, strategy=VARIANTS[variant], example=case.work.inputs, backend=DEVICE.type
+    )
     [step] = module.wrapped_calls.steps
     work, schedule = case.work, step.schedule
 
@@ -52,9 +59,9 @@ def check_wrapped(case: Reference, variant: str) -> None:
         loss.backward()
         return loss
 
-    case.results.check(run_step(work, run, case.buffers), rounding=schedule.rounding)
+    case.check(run_step(work, run, case.buffers), rounding=schedule.rounding)
     run = partial(run_forward_and_backward, module, case)
-    measured_bytes = schedule.graph.external_bytes + cpu_peak_bytes(run, step.backends)
+    measured_bytes = schedule.graph.external_bytes + allocator_peak_bytes(run, step.backends)
     work.module.zero_grad(set_to_none=True)
     if has_parallel_tasks(schedule):
         assert measured_bytes <= step.predicted_peak_bytes
@@ -69,10 +76,14 @@ def test_results_and_peak_are_exact_even_when_copies_are_late_and_freed_memory_i
     network: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = reference(network)
+    if DEVICE.type != "cpu" and variant in KEEPS_WEIGHTS_ON_HOST:
+        with pytest.raises(UnsupportedStrategy, match="keeps weights in host memory"):
+            check_wrapped(case, variant)
+        return
     check_wrapped(case, variant)
 
-    def late(schedule: Schedule, _: torch.device) -> CpuBackend:
-        return CpuBackend(schedule.graph, chaos=Chaos(seed=3, longest_delay_s=0.0005))
+    def late(schedule: Schedule, _: torch.device) -> TensorBackend:
+        return backend_of(schedule, Chaos(seed=3, longest_delay_s=0.0005))
 
     monkeypatch.setattr(wrapped_step, "real_backend", late)
     check_wrapped(case, variant)

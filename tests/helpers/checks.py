@@ -1,34 +1,34 @@
-"""Steps on the CPU, checked against plain PyTorch: the same bits and the predicted peak."""
+"""Steps on the device under test, checked against plain PyTorch: the same bits and the predicted peak."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from membench.backends.cpu import Chaos, CpuBackend
+from membench.backends.cpu import Chaos
 from membench.core.schedule import Schedule
-from membench.execution.measurement import cpu_peak_bytes
 from membench.steps.compiled_step import CompiledStep
+from tests.helpers.devices import allocator_peak_bytes, backend_of
 from tests.helpers.networks import Reference, run_step
 from tests.helpers.timings import has_parallel_tasks
 
 
 @contextmanager
 def step_of(case: Reference, schedule: Schedule, chaos: Chaos | None) -> Iterator[CompiledStep]:
-    backend = CpuBackend(schedule.graph, chaos=chaos)
+    backend = backend_of(schedule, chaos)
     yield CompiledStep(case.work, case.captured, schedule, backend)
     backend.close()
 
 
 def check_exact(case: Reference, step: CompiledStep) -> None:
     results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
-    case.results.check(results, rounding=step.schedule.rounding)
+    case.check(results, rounding=step.schedule.rounding)
 
 
 def check_peak(case: Reference, step: CompiledStep) -> None:
     """Check the stated peak: what a step holds, or where tasks run on other streams, the most under any timing."""
     schedule = step.schedule
     run = partial(step, case.work.inputs, case.work.targets)
-    measured_bytes = schedule.graph.external_bytes + cpu_peak_bytes(run, step.backends)
+    measured_bytes = schedule.graph.external_bytes + allocator_peak_bytes(run, step.backends)
     case.work.module.zero_grad(set_to_none=True)
     difference = f"measured {measured_bytes:,} bytes, predicted {schedule.peak_bytes:,}"
     if has_parallel_tasks(schedule):

@@ -23,14 +23,17 @@ from membench.planning.disk import keep_within
 from membench.planning.liveness import host_live_bytes
 from membench.planning.rewrite import keep_on_host
 from membench.strategies.base import Strategy
+from tests.helpers.devices import DEVICE
 from tests.helpers.networks import Reference, Results
 
 
 def layers() -> Workload:
     """Return a small network of few weights, with a random layer."""
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Dropout(), nn.Linear(16, 3))
-    images, targets = torch.randn(4, 6), torch.randint(3, (4,))
+    module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Dropout(), nn.Linear(16, 3)).to(
+        DEVICE
+    )
+    images, targets = torch.randn(4, 6).to(DEVICE), torch.randint(3, (4,)).to(DEVICE)
     return Workload("layers", module, functional.cross_entropy, (images,), (targets,))
 
 

@@ -6,14 +6,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from membench.backends.cpu import Chaos, CpuBackend
+from membench.backends.cpu import Chaos
 from membench.capture.capture import Captures
 from membench.core.workload import Workload
 from membench.steps.as_run import graph_as_run
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.steps.placement import place_workload
 from membench.steps.plan import plan_step
 from membench.strategies.base import Strategy
+from tests.helpers.devices import DEVICE, backend_of
 from tests.helpers.networks import COST
 
 
@@ -23,7 +25,7 @@ def accumulate(work: Workload, micro_batch: int) -> Tensor:
     A weight on which no loss depends gets no gradient.
     """
     assert work.loss is not None
-    total = torch.zeros(())
+    total = torch.zeros((), device=DEVICE)
     trained = [weight for weight in work.module.parameters() if weight.requires_grad]
     reached: set[Tensor] = set()
     hooks = [weight.register_post_accumulate_grad_hook(reached.add) for weight in trained]
@@ -52,11 +54,12 @@ def step_in_micro_batches(
     runs = plan_step(
         lambda size: graph_as_run(captures, COST, size), work.batch_size, strategy, COST, None, micro_batch
     )
-    loss = torch.zeros(())
+    loss = torch.zeros((), device=DEVICE)
     steps = []
     for run in runs:
         size = run.schedule.graph.batch_size
-        backend = CpuBackend(run.schedule.graph, chaos=chaos)
+        backend = backend_of(run.schedule, chaos)
+        work = place_workload(work, captures.at(size), backend)
         part = CompiledStep(
             work.of_size(size), captures.at(size), run.schedule, backend, loss_accumulator=loss
         )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from membench.core.workload import Workload
+from tests.helpers.devices import DEVICE
 from tests.helpers.networks import Reference, as_run, reference_of
 
 CHANNELS = 4
@@ -63,10 +64,10 @@ class RandomNetwork(nn.Module):
         activations = [self.shared(images)]
         for layer, (operation, first, second) in zip(self.layers, self.plan, strict=True):
             one, other = activations[first % len(activations)], activations[second % len(activations)]
-            activations.append(self._apply(layer, operation, one, other))
+            activations.append(self._run(layer, operation, one, other))
         return self.head(sum(activations[-2:], activations[-1]).mean((2, 3)))
 
-    def _apply(self, layer: nn.Module, operation: str, one: Tensor, other: Tensor) -> Tensor:
+    def _run(self, layer: nn.Module, operation: str, one: Tensor, other: Tensor) -> Tensor:
         if operation in OF_TWO:
             return OF_TWO[operation](one, other)
         match operation:
@@ -156,9 +157,12 @@ def random_workload(
     layers: Layers, seed: int = 0, loss: str = "cross entropy", batch_size: int = 2
 ) -> Workload:
     torch.manual_seed(seed)
-    images, labels = torch.randn(batch_size, CHANNELS, SIZE, SIZE), torch.randint(3, (batch_size,))
-    mask = (torch.rand(batch_size) / 2 + 0.5,) if loss == "masked" else ()
-    return Workload("random", RandomNetwork(layers), LOSSES[loss], (images,), (labels, *mask))
+    images, labels = (
+        torch.randn(batch_size, CHANNELS, SIZE, SIZE).to(DEVICE),
+        torch.randint(3, (batch_size,)).to(DEVICE),
+    )
+    mask = ((torch.rand(batch_size) / 2 + 0.5).to(DEVICE),) if loss == "masked" else ()
+    return Workload("random", RandomNetwork(layers).to(DEVICE), LOSSES[loss], (images,), (labels, *mask))
 
 
 def runs_in_plain_pytorch(layers: Layers, seed: int) -> bool:

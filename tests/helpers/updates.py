@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from membench.backends.cpu import Chaos, CpuBackend
+from membench.backends.cpu import Chaos
 from membench.capture.capture import CapturedStep, capture
 from membench.capture.update import CapturedUpdate
 from membench.core.muon import MuonAndAdamW
@@ -18,9 +18,11 @@ from membench.core.schedule import Schedule
 from membench.core.workload import Workload
 from membench.planning.update import add_update
 from membench.steps.compiled_step import CompiledStep
+from membench.steps.placement import place_workload
 from membench.steps.plan import plan
 from membench.steps.update import RealUpdate
 from membench.strategies.base import Strategy
+from tests.helpers.devices import backend_of
 from tests.helpers.networks import COST
 
 MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -70,42 +72,60 @@ def updating_step(
     chaos: Chaos | None = None,
     disk_folder: Path | None = None,
 ) -> CompiledStep:
-    """Return a step on the CPU that updates the weights and frees their gradients.
+    """Return a step that updates the weights and frees their gradients.
 
     Args:
         by: a strategy, or a schedule of the step.
         captured: the step without the update; None: it is captured.
-        chaos: see `CpuBackend`.
-        disk_folder: see `CpuBackend`; None: its own choice.
+        chaos, disk_folder: see `backend_of`.
     """
     update = RealUpdate(optimizer, work.module, Gradients.FREED, COST)
     captured = captured or capture(work)
     schedule = by if isinstance(by, Schedule) else plan(add_update(captured.graph, update), by, COST, None)
-    backend = CpuBackend(schedule.graph, chaos=chaos)
-    backend.disk_folder = disk_folder or backend.disk_folder
+    backend = backend_of(schedule, chaos, disk_folder)
     backend.tensors.update = update.of(schedule)
+    work = place_workload(work, captured, backend)
+    update.follow_weights()
     return CompiledStep(work, captured, schedule, backend, update=update)
 
 
 def plain_training(
-    work: Workload, make: Callable[..., torch.optim.Optimizer], steps: int = STEPS
+    work: Workload, make: Callable[..., torch.optim.Optimizer], *, on_host: bool = False
 ) -> Iterator[tuple[Tensor, nn.Module, torch.optim.Optimizer]]:
-    """Yield the loss, a copy of the module and its optimizer after each step of PyTorch's own loop."""
+    """Yield the loss, a copy of the module and its optimizer after each step of PyTorch's own loop.
+
+    Args:
+        on_host: weights live in host memory and are updated there.
+    """
     module = deepcopy(work.module)
-    optimizer = make(module.parameters())
+    updated = deepcopy(module).cpu() if on_host else module
+    optimizer = make(updated.parameters())
     assert work.loss is not None
-    for seed in range(steps):
+    for seed in range(STEPS):
         torch.manual_seed(seed)
         loss = work.loss(module(*work.inputs), *work.targets)
         loss.backward()
+        if on_host:
+            _move_gradients(module, updated)
         optimizer.step()
         optimizer.zero_grad()
+        with torch.no_grad():
+            for weight, own in zip(module.parameters(), updated.parameters(), strict=True):
+                weight.copy_(own)
         yield loss.detach(), module, optimizer
 
 
-def plain_steps(work: Workload, make: Callable[..., torch.optim.Optimizer]) -> nn.Module:
-    """Return a copy of a module after some steps of PyTorch's own loop."""
-    *_, (_, module, _) = plain_training(work, make)
+def _move_gradients(module: nn.Module, other: nn.Module) -> None:
+    for weight, own in zip(module.parameters(), other.parameters(), strict=True):
+        own.grad = None if weight.grad is None else weight.grad.cpu()
+        weight.grad = None
+
+
+def plain_steps(
+    work: Workload, make: Callable[..., torch.optim.Optimizer], *, on_host: bool = False
+) -> nn.Module:
+    """Return a copy of a module after some steps of `plain_training`."""
+    *_, (_, module, _) = plain_training(work, make, on_host=on_host)
     return module
 
 
@@ -120,7 +140,7 @@ def first_difference(module: nn.Module, other: nn.Module) -> str:
     """Return the name of the first weight or buffer that is not the same bits; empty without any."""
     ours, theirs = module.state_dict(), other.state_dict()
     assert ours.keys() == theirs.keys()
-    return next((name for name in ours if not torch.equal(ours[name], theirs[name])), "")
+    return next((name for name in ours if not torch.equal(ours[name].cpu(), theirs[name].cpu())), "")
 
 
 Values = dict[str, tuple[Tensor, dict[str, Tensor]]]
@@ -132,9 +152,9 @@ def values(module: nn.Module, optimizer: torch.optim.Optimizer) -> Values:
     states = optimizer.state_dict()["state"]
     return {
         name: (
-            weight.detach().clone(),
+            weight.detach().to("cpu", copy=True),
             {
-                key: torch.as_tensor(value).clone()
+                key: torch.as_tensor(value).to("cpu", copy=True)
                 for key, value in states.get(number, {}).items()
                 if value is not None
             },

@@ -154,4 +154,4 @@ def test_random_schedules_compute_the_same_bits(seed: int, tmp_path: Path) -> No
         for chaos in (None, Chaos(seed, longest_delay_s=0.001)):
             with prepared(case, schedule, tmp_path, chaos) as (backend, program, tensors):
                 for _ in range(2):
-                    case.results.check(run_once(case, backend, program, tensors), rounding=0.0)
+                    case.check(run_once(case, backend, program, tensors), rounding=0.0)

@@ -7,7 +7,6 @@ threads. So what a GPU would compute wrongly for lack of a wait is wrong here, t
 from pathlib import Path
 
 import torch
-from torch.utils import cpp_extension
 
 from tests.helpers import emulated
 
@@ -16,6 +15,8 @@ DEVICE_TYPE = "emulated"
 
 def load_emulator() -> torch.device:
     """Build the extension at first use, register the device for the rest of this process, and return it."""
+    from torch.utils import cpp_extension  # which looks for a CUDA runtime, and takes time
+
     sources = sorted(Path(__file__).parent.glob("*.cpp"))
     cpp_extension.load(
         "membench_emulator", list(map(str, sources)), extra_cflags=["-O1", "-Wall"], is_python_module=False

@@ -17,7 +17,9 @@
 namespace emulator {
 namespace {
 
-constexpr c10::DispatchKeySet KEYS(c10::DispatchKey::PrivateUse1);
+// HPU's bit besides: torch lets a tensor take the data of another device among those that it lists, to which no device of this
+// kind belongs. The bit of PrivateUse1, which is the higher one, decides which kernels run.
+constexpr c10::DispatchKeySet KEYS({c10::DispatchKey::PrivateUse1, c10::DispatchKey::HPU});
 
 at::Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                  std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {

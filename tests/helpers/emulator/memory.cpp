@@ -89,7 +89,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
 
   void resetAccumulatedStats(c10::DeviceIndex) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto* each : {&stats_.allocated_bytes, &stats_.active_bytes, &stats_.reserved_bytes}) {
+    for (auto* each : byte_counts()) {
       for (auto& stat : *each) {
         stat.reset_accumulated();
       }
@@ -100,7 +100,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
 
   void resetPeakStats(c10::DeviceIndex) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto* each : {&stats_.allocated_bytes, &stats_.active_bytes, &stats_.reserved_bytes}) {
+    for (auto* each : byte_counts()) {
       for (auto& stat : *each) {
         stat.reset_peak();
       }
@@ -125,6 +125,10 @@ class DeviceMemory final : public c10::DeviceAllocator {
   }
 
  private:
+  std::vector<c10::CachingAllocator::StatArray*> byte_counts() {
+    return {&stats_.requested_bytes, &stats_.allocated_bytes, &stats_.active_bytes, &stats_.reserved_bytes};
+  }
+
   void* cached(int64_t stream, size_t size_bytes) {
     auto& same_size = cache_[{stream, size_bytes}];
     if (same_size.empty()) {

@@ -29,7 +29,7 @@ struct Layout {
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
-  int64_t offset = 0;
+  int64_t offset = 0;  // from the argument's, where it is in the memory of one
   std::optional<size_t> of_argument;  // number of the tensor among the arguments whose memory it is in
   bool is_defined = false;
 };
@@ -97,6 +97,7 @@ Layout layout_of(const at::Tensor& tensor, const std::vector<at::Tensor>& argume
   for (size_t number = 0; number < arguments.size(); ++number) {
     if (arguments[number].defined() && arguments[number].is_alias_of(tensor)) {
       layout.of_argument = number;
+      layout.offset = tensor.storage_offset() - arguments[number].storage_offset();
     }
   }
   return layout;
@@ -266,8 +267,9 @@ at::Tensor allocated(const Layout& layout, const std::vector<at::Tensor>& argume
   }
   const at::Tensor& argument = arguments[*layout.of_argument];
   const bool is_argument = argument.sizes() == layout.sizes && argument.strides() == layout.strides &&
-      argument.scalar_type() == layout.dtype && argument.storage_offset() == layout.offset;
-  return is_argument ? argument : argument.as_strided(layout.sizes, layout.strides, layout.offset);
+      argument.scalar_type() == layout.dtype && layout.offset == 0;
+  return is_argument ? argument
+                     : argument.as_strided(layout.sizes, layout.strides, argument.storage_offset() + layout.offset);
 }
 
 // Return a result whose tensors are those given, in its order.
@@ -386,6 +388,11 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   return {output, mask};
 }
 
+at::Tensor awaited_on_cpu(const at::Tensor& tensor) {
+  queue(current_stream()).synchronize();
+  return on_cpu(tensor);
+}
+
 }  // namespace
 
 at::Tensor on_cpu(const at::Tensor& tensor) {
@@ -403,6 +410,10 @@ at::Tensor on_cpu(const at::Tensor& tensor) {
   return same;
 }
 
+TORCH_LIBRARY_FRAGMENT(emulator, library) {
+  library.def("on_cpu(Tensor tensor) -> Tensor", &awaited_on_cpu);
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&run>());
 }
@@ -411,7 +422,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   for (const char* name :
        {"convolution", "convolution_backward", "native_group_norm", "native_layer_norm", "native_layer_norm_backward",
-        "_softmax", "_log_softmax", "mse_loss", "upsample_nearest2d"}) {
+        "_softmax", "_log_softmax", "mse_loss", "silu_backward", "upsample_nearest2d"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run>());
   }
   library.impl("native_dropout", native_dropout);
