@@ -31,7 +31,7 @@ from membench.advice.cluster_jobs import (
     state_bytes,
 )
 from membench.advice.combinations import AXES, Axes, Combination, combinations, factorisations, micro_batches
-from membench.advice.rank_bounds import least_rank_bytes, least_step_time_s
+from membench.advice.rank_bounds import least_rank_bytes, least_step_time_s, rank_states_bytes
 from membench.advice.step_numbers import StepNumbers
 from membench.advice.work import Work
 from membench.advice.workers import Urgency
@@ -153,6 +153,7 @@ class ClusterSearch:
         self._ranks = cache(self._ranks_of)
         self._meshes = list(self._all_meshes())
         self._weights: dict[str, Tensor] = dict(module.named_parameters())
+        self._weights_bytes = {name: each.numel() * each.itemsize for name, each in self._weights.items()}
         self._states: dict[str, int] = {}
         self._numbered: dict[Variant, StepNumbers] = {}
         self._programs: dict[Variant, Program] = {}
@@ -312,13 +313,13 @@ class ClusterSearch:
     def _may_fit(self, combination: Combination, numbers: StepNumbers | None) -> bool:
         """Return whether a bound on the memory leaves it open that a combination fits."""
         trained = self._weights if numbers is None else numbers.reduced
-        states = gradients = 0.0
+        states: Mapping[str, float] = {}
+        gradients = 0.0
         if combination.shards > 1 or not self._converts:  # in the precision of the module
             gpus = combination.shards * combination.tensor
-            states = self._size_bytes(self._weights) + sum(self._states.get(name, 0) for name in trained)
-            states /= gpus * combination.stages
+            states = rank_states_bytes(self._weights_bytes, self._states, trained, gpus)
             gradients = 0.0 if self._by is None or self._by.in_backward else self._size_bytes(trained) / gpus
-        least = int(states)
+        least = int(sum(states.values()) / combination.stages)
         if numbers is not None:
             least = least_rank_bytes(numbers, self._ranks_for(combination), states, gradients)
         if least <= self._options.free_bytes:
@@ -328,8 +329,7 @@ class ClusterSearch:
         return False
 
     def _size_bytes(self, names: Iterable[str]) -> int:
-        weights = (self._weights[name] for name in names if name in self._weights)
-        return sum(weight.numel() * weight.itemsize for weight in weights)
+        return sum(self._weights_bytes.get(name, 0) for name in names)
 
     def _note(self, combination: Combination, needed_bytes: int, *, is_bound: bool) -> None:
         """Note a combination that does not fit."""

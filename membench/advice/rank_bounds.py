@@ -1,10 +1,11 @@
 """Lower bounds on the memory and the time of a rank, from the graph of one GPU: what cannot fit, or win, is not simulated."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from math import ceil
+from statistics import mean
 
 from membench.advice.step_numbers import PassNumbers, StepNumbers
 from membench.core.collective import Collective, CollectiveKind
@@ -15,49 +16,83 @@ from membench.cost.collectives import collective_time_s
 from membench.steps.ranks import Ranks
 
 
-def least_rank_bytes(numbers: StepNumbers, ranks: Ranks, states_bytes: float, gradients_bytes: float) -> int:
+def rank_states_bytes(
+    weights: Mapping[str, int], states: Mapping[str, int], trained: Container[str], parts: int
+) -> dict[str, float]:
+    """Return the least that a rank which has a weight holds of it and of its optimizer's states, in the precision of the module.
+
+    Args:
+        weights, states: bytes of whole weights, and of the optimizer's states of each.
+        trained: the weights that are updated; others have no states.
+        parts: ranks that divide them. Some weights are not divided, or are padded, so that no rank has less.
+    """
+    return {
+        name: (size_bytes + (states.get(name, 0) if name in trained else 0)) / parts
+        for name, size_bytes in weights.items()
+    }
+
+
+def least_rank_bytes(
+    numbers: StepNumbers, ranks: Ranks, states: Mapping[str, float], gradients_bytes: float
+) -> int:
     """Return the least that the fullest rank holds.
 
     Args:
-        states_bytes: a lower bound on its weights and optimizer's states: in a pipeline the mean over its ranks.
-        gradients_bytes: the same, of its gradients behind the backward pass.
+        states: of `rank_states_bytes`. A rank of a pipeline has those of the weights that its stage uses.
+        gradients_bytes: a lower bound on a rank's gradients behind the backward pass.
     """
     if ranks.pipeline is not None:
-        held = [_held_under_way_bytes(numbers, ranks, stage) for stage in range(ranks.pipeline.stages)]
-        return int(max(*held, states_bytes + sum(held) / len(held) - _weights_bytes(numbers, ranks)))
+        stages = range(ranks.pipeline.stages)
+        own = [_weights_of_stage(numbers, ranks.pipeline, stage) for stage in stages]
+        made = [_made_bytes(numbers, ranks, stage, own[stage]) for stage in stages]
+        held = [_weights_bytes(numbers, ranks, own[stage], states) + made[stage] for stage in stages]
+        # a weight that no stage is known to use is on some rank too: the mean over ranks is another bound
+        return int(max(*held, sum(states.values()) / len(stages) + mean(made)))
     sharding = ranks.sharding
     gathered = sum(numbers.gathered.values()) if sharding and not sharding.reshard_after_forward else 0
-    return int(states_bytes + max(numbers.kept_bytes() + gathered, gradients_bytes))
+    return int(sum(states.values()) + max(numbers.kept_bytes() + gathered, gradients_bytes))
 
 
-def _held_under_way_bytes(numbers: StepNumbers, ranks: Ranks, stage: int) -> float:
-    """Return the least that a rank of a pipeline holds when it begins the first backward pass, or when it has ended it (1F1B).
+def _weights_of_stage(numbers: StepNumbers, pipeline: Pipeline, stage: int) -> list[str]:
+    first, last = _ends(numbers, pipeline)[stage]
+    return [name for name, place in numbers.at.items() if first <= place < last]
+
+
+def _made_bytes(numbers: StepNumbers, ranks: Ranks, stage: int, own: Iterable[str]) -> float:
+    """Return the least that a step has made on a rank of a pipeline when the first backward pass begins, or when it has ended (1F1B).
 
     It holds what is kept of as many micro-batches as ranks follow it, and its own, and whole weights, which stay; behind the backward
-    pass whole gradients too, which are added up over micro-batches, but one micro-batch less if that was the last.
+    pass whole gradients too, which are added up over micro-batches, but one micro-batch less if that was the last. Those of a single
+    micro-batch are given back one by one where shards are kept of them.
+
+    Args:
+        own: the weights that its stage uses.
     """
     pipeline, sharding = ranks.pipeline, ranks.sharding
     assert pipeline is not None
     first, last = _ends(numbers, pipeline)[stage]
-    own = [name for name, place in numbers.at.items() if first <= place < last]
     whole = sum(numbers.gathered[name] for name in own) if sharding else 0
-    reduced = [numbers.reduced[name] for name in own if name in numbers.reduced]
+    are_added_up = sharding is None or pipeline.micro_batches > 1
+    reduced = [numbers.reduced[name] for name in own if are_added_up and name in numbers.reduced]
     dtype = pipeline.gradient_dtype
     gradients = sum(elements * (dtype.itemsize if dtype else itemsize) for elements, itemsize in reduced)
     begun, ended = (
         numbers.kept_bytes(slice(first, last), min(pipeline.stages - stage, pipeline.micro_batches - done))
         for done in (0, 1)
     )
-    return _weights_bytes(numbers, ranks, own) + whole + max(begun, ended + gradients)
+    return whole + max(begun, ended + gradients)
 
 
-def _weights_bytes(numbers: StepNumbers, ranks: Ranks, names: Iterable[str] | None = None) -> float:
-    """Return the least bytes of weights as a rank has them, in the precision of the products; of all: the mean over stages."""
-    stages = ranks.pipeline.stages if ranks.pipeline else 1
+def _weights_bytes(
+    numbers: StepNumbers, ranks: Ranks, names: Iterable[str], states: Mapping[str, float]
+) -> float:
+    """Return the least that a rank holds of some weights and their states from the beginning of a step to its end.
+
+    Where no states are known, weights are at least in the precision of the products.
+    """
     shards = ranks.sharding.ranks if ranks.sharding else 1
-    if names is None:
-        return sum(numbers.gathered.values()) / stages / shards
-    return sum(numbers.gathered[name] for name in names) / shards
+    in_products = sum(numbers.gathered[name] for name in names) / shards
+    return max(in_products, sum(states.get(name, 0.0) for name in names))
 
 
 def _ends(numbers: StepNumbers, pipeline: Pipeline) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """`membench.advise` on several GPUs: the fastest is not pruned, bounds hold, and the code sets what the row has."""
 
 import ast
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from threading import Lock
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 
 import membench
 from membench.advice import cluster_jobs, cluster_search
+from membench.advice.cluster_advice import RankPlan
 from membench.advice.cluster_code import program, torchtitan
 from membench.advice.cluster_search import ClusterSearch, RankOptions
 from membench.advice.cluster_text import lines, values
 from membench.advice.combinations import Combination
-from membench.advice.rank_bounds import least_rank_bytes, least_step_time_s
+from membench.advice.rank_bounds import least_rank_bytes, least_step_time_s, rank_states_bytes
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.units import MIB
@@ -27,31 +29,37 @@ from membench.steps.arguments import as_update, workload_of
 from membench.steps.ranks import ranks_of
 
 CLUSTER = replace(configuration.load("cluster", "dgx_h100"), hosts=1, devices_per_host=4)
-BLOCKS = ("blocks.0", "blocks.1")
 KINDS = (Checkpointing.NONE, Checkpointing.FULL)
 CARD = replace(configuration.load("device", "h100"), memory_bytes=4100 * MIB, context_bytes=100 * MIB)
 
 
-def network() -> tuple[nn.Module, nn.Module, tuple[Tensor, Tensor]]:
+def network(layers: int = 2, length: int = 4096) -> tuple[nn.Module, nn.Module, tuple[Tensor, Tensor]]:
     sizes = {
-        "layers": 2,
+        "layers": layers,
         "width": 4096,
         "heads": 32,
         "groups": 4,
         "inner": 8192,
         "vocabulary": 1000,
-        "length": 4096,
+        "length": length,
     }
     with torch.device("meta"):
-        tokens = torch.randint(1000, (1, 4096))
+        tokens = torch.randint(1000, (1, length))
         return Llama(**sizes), TokenLoss(), (tokens, tokens)  # type: ignore[arg-type]
 
 
-def workload() -> Workload:
-    return workload_of(*network(), precision="bf16")
+def workload(layers: int = 2, length: int = 4096) -> Workload:
+    return workload_of(*network(layers, length), precision="bf16")
 
 
 OPTIONS = RankOptions(CLUSTER, CARD, reduce_dtype=torch.float32, checkpointing=KINDS, batch_size=1)
+PIPELINES = replace(
+    OPTIONS,
+    cluster=replace(CLUSTER, devices_per_host=8),
+    device=replace(CARD, memory_bytes=80_000 * MIB),
+    parallel={"pp": 2, "fsdp": 4},
+    reduce_dtype=None,
+)
 
 
 class Here(cluster_jobs.Jobs):
@@ -84,33 +92,60 @@ def test_pruning_keeps_the_fastest(exhaustive: membench.ClusterAdvice) -> None:
     assert exhaustive.too_large > 0
 
 
-def test_bounds_are_not_above_what_is_predicted(exhaustive: membench.ClusterAdvice) -> None:
-    module = network()[0]
-    step = cluster_jobs.Step(
-        workload(), {"LlamaBlock"}, BLOCKS, CARD, None, CLUSTER, as_update("adamw"), None, None
-    )
+def bounds(
+    found: membench.ClusterAdvice, options: RankOptions, of: Workload
+) -> Iterator[tuple[RankPlan, int, float]]:
+    """Yield each row with the bounds on the memory of its fullest rank and on its time."""
+    update = as_update("adamw")
+    blocks = tuple(f"blocks.{number}" for number in range(len(of.module.blocks)))  # type: ignore[arg-type]
+    step = cluster_jobs.Step(of, {"LlamaBlock"}, blocks, CARD, None, options.cluster, update, None, None)
     numbered = cache(lambda variant: cluster_jobs.captured(step, variant).numbers)
-    for plan in exhaustive.plans:
-        combination, prediction = plan.combination, plan.prediction
-        numbers = numbered(replace(cluster_jobs.Variant.of(combination), is_cut=False))
+    weights = {name: weight.numel() * weight.itemsize for name, weight in of.module.named_parameters()}
+    states = cluster_jobs.state_bytes(step)
+    for plan in found.plans:
+        row = plan.combination
+        numbers = numbered(replace(cluster_jobs.Variant.of(row), is_cut=False))
         ranks = ranks_of(
-            module,
-            CLUSTER,
-            parallel=combination.parallel,
-            accumulate=combination.accumulate,
-            reshard_after_forward=combination.reshard_after_forward and combination.stages == 1,
-            reduce_dtype=torch.float32,
+            of.module,
+            options.cluster,
+            parallel=row.parallel,
+            accumulate=row.accumulate,
+            reshard_after_forward=row.reshard_after_forward and row.stages == 1,
+            reduce_dtype=options.reduce_dtype,
         )
-        held = max((each.allocated_bytes for each in prediction.stages), default=prediction.allocated_bytes)
-        assert least_rank_bytes(numbers, ranks, 0, 0) <= held
-        least = 0.4 if combination.stages > 1 else 0.5
-        assert least * prediction.step_time_s < least_step_time_s(numbers, ranks) <= prediction.step_time_s
+        parts = row.shards * row.tensor
+        held = rank_states_bytes(weights, states, numbers.reduced, parts) if row.shards > 1 else {}
+        yield plan, least_rank_bytes(numbers, ranks, held, 0), least_step_time_s(numbers, ranks)
+
+
+def test_bounds_are_not_above_what_is_predicted(exhaustive: membench.ClusterAdvice) -> None:
+    for plan, least_bytes, least_s in bounds(exhaustive, OPTIONS, workload()):
+        stages = plan.prediction.stages or (plan.prediction,)
+        assert least_bytes <= max(each.allocated_bytes for each in stages)
+        least = 0.4 if plan.combination.stages > 1 else 0.5
+        assert least * plan.prediction.step_time_s < least_s <= plan.prediction.step_time_s
     assert {axis for plan in exhaustive.plans for axis in plan.combination.parallel} == {
         "pp",
         "dp",
         "fsdp",
         "tp",
     }
+
+
+@pytest.mark.parametrize(
+    ("layers", "length", "batch_size", "micro_batches"),
+    [(2, 4096, 8, {1, 2, 4, 8, 16}), (4, 512, 1, {1, 2})],
+)
+def test_bounds_of_pipelines_are_not_above_what_is_predicted(
+    layers: int, length: int, batch_size: int, micro_batches: set[int]
+) -> None:
+    """Of long sequences, whose kernels take most of the time, and of short ones, beside which weights take most of the memory."""
+    options, of = replace(PIPELINES, batch_size=batch_size), workload(layers, length)
+    found = advice(None, options, of)
+    assert {plan.combination.accumulate for plan in found.plans} == micro_batches
+    for plan, least_bytes, least_s in bounds(found, options, of):
+        assert least_bytes <= max(each.allocated_bytes for each in plan.prediction.stages)
+        assert least_s <= plan.prediction.step_time_s
 
 
 @pytest.mark.parametrize("kernels", ["inductor", None])
