@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import ceil
 from statistics import mean
 
-from membench.advice.step_numbers import PassNumbers, StepNumbers
+from membench.advice.step_numbers import PassNumbers, PlaceNumbers, StepNumbers
 from membench.core.collective import Collective, CollectiveKind
 from membench.core.mesh import Mesh
 from membench.core.pipeline import Action, ActionKind, Pipeline
@@ -73,14 +73,19 @@ def _made_bytes(numbers: StepNumbers, ranks: Ranks, stage: int, own: Iterable[st
     first, last = _ends(numbers, pipeline)[stage]
     whole = sum(numbers.gathered[name] for name in own) if sharding else 0
     are_added_up = sharding is None or pipeline.micro_batches > 1
-    reduced = [numbers.reduced[name] for name in own if are_added_up and name in numbers.reduced]
-    dtype = pipeline.gradient_dtype
-    gradients = sum(elements * (dtype.itemsize if dtype else itemsize) for elements, itemsize in reduced)
+    makes_totals = numbers.places[first:last] if are_added_up else ()
+    gradients = sum(_total_bytes(place, pipeline) for place in makes_totals)
     begun, ended = (
         numbers.kept_bytes(slice(first, last), min(pipeline.stages - stage, pipeline.micro_batches - done))
         for done in (0, 1)
     )
     return whole + max(begun, ended + gradients)
+
+
+def _total_bytes(place: PlaceNumbers, pipeline: Pipeline) -> int:
+    """Return the bytes of a place's gradients, added up over micro-batches."""
+    dtype = pipeline.gradient_dtype
+    return place.gradient_elements * dtype.itemsize if dtype else place.gradient_bytes
 
 
 def _weights_bytes(
@@ -114,6 +119,7 @@ def least_step_time_s(numbers: StepNumbers, ranks: Ranks) -> float:
             (
                 _of_stage([place.forward for place in each]),
                 _of_stage([place.backward for place in reversed(each)]),
+                _sums_s(each, ranks.pipeline, numbers.byte_s),
             )
             for each in places
         )
@@ -130,9 +136,23 @@ def _of_stage(places: Sequence[PassNumbers]) -> PassNumbers:
     return PassNumbers(sum(each.total_s for each in places), places[0].head_s, places[-1].tail_s)
 
 
+def _sums_s(places: Sequence[PlaceNumbers], pipeline: Pipeline, byte_s: float) -> float:
+    """Return the least seconds by which sums of gradients lengthen a stage's backward pass on any micro-batch but the first.
+
+    A micro-batch's gradients are read, and the totals of those before read and written, perhaps where kernels wait for a collective.
+    """
+    moved_bytes = sum(place.gradient_bytes + 2 * _total_bytes(place, pipeline) for place in places)
+    return max(0.0, moved_bytes * byte_s - sum(place.waits_s for place in places))
+
+
 @cache
-def _pipelined_s(pipeline: Pipeline, stages: tuple[tuple[PassNumbers, PassNumbers], ...]) -> float:
-    """Return when the last rank of a pipeline ends, of which each stage does no more than its forward and its backward passes."""
+def _pipelined_s(pipeline: Pipeline, stages: tuple[tuple[PassNumbers, PassNumbers, float], ...]) -> float:
+    """Return when the last rank of a pipeline ends, of which each stage does no more than its forward and its backward passes.
+
+    Args:
+        stages: the passes of each, and its `_sums_s`. Where among a pass's kernels they are is left open: they keep the rank busy, and
+            delay no message of that pass.
+    """
     ranks = [deque(pipeline.actions(rank)) for rank in range(pipeline.ranks)]
     ends_s = [0.0] * pipeline.ranks
     sent_s: dict[Action, float] = {}
@@ -145,11 +165,14 @@ def _pipelined_s(pipeline: Pipeline, stages: tuple[tuple[PassNumbers, PassNumber
                 is_first = not 0 <= before.stage < len(stages)
                 if not is_first and before not in sent_s:
                     break
-                of = stages[action.stage][0 if is_forward else 1]
+                forward, backward, sums_s = stages[action.stage]
+                of = forward if is_forward else backward
                 head_s = 0.0 if is_first else of.head_s
                 begins_s = ends_s[rank] + head_s if is_first else max(ends_s[rank] + head_s, sent_s[before])
-                ends_s[rank] = begins_s + of.total_s - head_s
-                sent_s[action] = max(begins_s, ends_s[rank] - of.tail_s)
+                passed_s = begins_s + of.total_s - head_s
+                sent_s[action] = max(begins_s, passed_s - of.tail_s)
+                has_sums = not is_forward and action.micro_batch > 0
+                ends_s[rank] = max(passed_s, ends_s[rank] + of.total_s + (sums_s if has_sums else 0.0))
                 actions.popleft()
     return max(ends_s)
 

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from math import isclose
 
 from membench.capture.depth import Depth
-from membench.core.task_graph import AFTER_THE_LOSS, ARGUMENT_ROLES, Phase, Role, Task, TaskGraph
+from membench.core.task_graph import AFTER_THE_LOSS, ARGUMENT_ROLES, Kind, Phase, Role, Task, TaskGraph
+from membench.core.units import GIB
 from membench.cost.roofline import RooflineCost
 from membench.planning.rewrite import join_convolution_backward
 from membench.planning.stages import first_layer
+
+_SUM = Task(0, "sum of gradients", Kind.OTHER, Phase.BACKWARD, 0, (), (), (), moved_bytes=GIB)
+"""A large one: a smaller one takes as long for each byte, or longer."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class PlaceNumbers:
         kernels_s: of all kernels, without the update.
         waits_s: of kernels for collectives between ranks that share samples.
         forward, backward: of each pass; what runs again is a part of the backward pass.
+        gradient_elements, gradient_bytes: of the blocks of weights' gradients that are final here.
     """
 
     kept_bytes: int = 0
@@ -50,12 +55,17 @@ class PlaceNumbers:
     waits_s: float = 0.0
     forward: PassNumbers = PassNumbers()
     backward: PassNumbers = PassNumbers()
+    gradient_elements: int = 0
+    gradient_bytes: int = 0
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return self.kept_bytes, self.constant_bytes, self.gradient_elements, self.gradient_bytes
 
     def is_near(self, other: "PlaceNumbers") -> bool:
         """Return whether another one is the same, but for rounding."""
-        bytes_are_same = (self.kept_bytes, self.constant_bytes) == (other.kept_bytes, other.constant_bytes)
         times_s = ((self.kernels_s, other.kernels_s), (self.waits_s, other.waits_s))
-        return bytes_are_same and all(isclose(one, two, abs_tol=1e-9) for one, two in times_s)
+        return self._sizes == other._sizes and all(isclose(one, two, abs_tol=1e-9) for one, two in times_s)
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ class StepNumbers:
         gathered: whole weights in the precision of products, bytes by name.
         reduced: gradients by weight: elements and bytes of each.
         at: the place that uses a weight first, by its name.
+        byte_s: seconds in which a kernel that adds gradients moves a byte, at best.
         times: what is kept is taken to be of so many times the samples, in proportion.
     """
 
@@ -78,6 +89,7 @@ class StepNumbers:
     gathered: Mapping[str, int]
     reduced: Mapping[str, tuple[int, int]]
     at: Mapping[str, int]
+    byte_s: float
     times: float = 1.0
 
     @classmethod
@@ -98,6 +110,10 @@ class StepNumbers:
         for name, kept in zip(("kept", "constant"), _kept(plain), strict=True):
             for block in kept:
                 found[makers[block]][name] += plain.blocks[block].size_bytes
+        for block, elements in _gradients(plain):
+            place = found[place_of[plain.last_use[block]]]
+            place["elements"] += elements
+            place["gradients"] += plain.blocks[block].size_bytes
         times_s = list(_times_s(plain, cost))
         for task, kernel_s, wait_s in times_s:
             found[place_of[task.index]]["kernels"] += kernel_s
@@ -126,6 +142,8 @@ class StepNumbers:
                     each["waits"],
                     forward.get(place, PassNumbers()),
                     backward.get(place, PassNumbers()),
+                    int(each["elements"]),
+                    int(each["gradients"]),
                 )
                 for place, each in enumerate(found)
             ),
@@ -136,6 +154,7 @@ class StepNumbers:
                 if value is not None
             },
             at={block.name: users.get(block.index, 0) for block in weights},
+            byte_s=cost.task_time_s(_SUM) / _SUM.moved_bytes,
         )
 
     def total(self, name: str) -> float:
@@ -164,6 +183,7 @@ def numbers_of_depth(depth: Depth, shallow: StepNumbers) -> StepNumbers:
         {name: shallow.gathered[like] for name, like, _ in named},
         {name: shallow.reduced[like] for name, like, _ in named if like in shallow.reduced},
         {name: shallow.at[like] + further for name, like, further in named},
+        shallow.byte_s,
     )
 
 
@@ -201,6 +221,17 @@ def _kept(graph: TaskGraph) -> tuple[list[int], list[int]]:
     return [block for block in kept if block in of_samples], [
         block for block in kept if block not in of_samples
     ]
+
+
+def _gradients(graph: TaskGraph) -> Iterator[tuple[int, int]]:
+    """Yield each block in which the step makes gradients, several perhaps, with its elements.
+
+    Those that a step adds to are the caller's: its kernels add them up already.
+    """
+    made = {block for task in graph.tasks for block in task.creates}
+    itemsizes = {value.block: value.dtype.itemsize for _, value in graph.gradients if value is not None}
+    for block in itemsizes.keys() & made:
+        yield block, graph.blocks[block].size_bytes // itemsizes[block]
 
 
 def _is_after_the_loss(task: Task) -> bool:

@@ -1,6 +1,7 @@
 """`membench.advise` on several GPUs: the fastest is not pruned, bounds hold, and the code sets what the row has."""
 
 import ast
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -21,12 +22,16 @@ from membench.advice.combinations import Combination
 from membench.advice.rank_bounds import least_rank_bytes, least_step_time_s, rank_states_bytes
 from membench.core import configuration
 from membench.core.errors import MembenchError
+from membench.core.mesh import Mesh
+from membench.core.pipeline import Pipeline
 from membench.core.units import MIB
 from membench.core.workload import Workload
+from membench.cost.roofline import RooflineCost
 from membench.models.checkpointing import Checkpointing, with_checkpointing
 from membench.models.llama import Llama, TokenLoss
+from membench.planning.pipeline import pipelined
 from membench.steps.arguments import as_update, workload_of
-from membench.steps.ranks import ranks_of
+from membench.steps.ranks import Ranks, ranks_of
 
 CLUSTER = replace(configuration.load("cluster", "dgx_h100"), hosts=1, devices_per_host=4)
 KINDS = (Checkpointing.NONE, Checkpointing.FULL)
@@ -146,6 +151,22 @@ def test_bounds_of_pipelines_are_not_above_what_is_predicted(
     for plan, least_bytes, least_s in bounds(found, options, of):
         assert least_bytes <= max(each.allocated_bytes for each in plan.prediction.stages)
         assert least_s <= plan.prediction.step_time_s
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, None])
+def test_the_bound_on_time_has_the_sums_of_gradients_and_no_more(dtype: torch.dtype | None) -> None:
+    """Of short sequences, beside whose kernels the sums are long; a single rank waits for no other, so that its kernels are the bound."""
+    step = cluster_jobs.Step(
+        workload(2, 64), {"LlamaBlock"}, ("blocks.0", "blocks.1"), CARD, None, CLUSTER, None, None, None
+    )
+    found = cluster_jobs.captured(step, cluster_jobs.Variant(Checkpointing.NONE, 1, is_cut=True))
+    pipeline = Pipeline(1, (), 3, gradient_dtype=dtype)
+    cost = RooflineCost(CARD, configuration.load("framework", "pytorch").efficiency)
+    [rank] = pipelined(pickle.loads(found.graph), pipeline)
+    kernels_s = sum(map(cost.task_time_s, rank.graph.tasks))
+    passes_s = 3 * found.numbers.total("kernels_s")
+    least_s = least_step_time_s(found.numbers, Ranks(Mesh(CLUSTER, (("dp", 4),)), None, pipeline=pipeline))
+    assert passes_s + (kernels_s - passes_s) / 2 < least_s <= kernels_s
 
 
 @pytest.mark.parametrize("kernels", ["inductor", None])
