@@ -109,9 +109,9 @@ class AcceleratorBackend(TensorBackend):
         self._workers = Workers()  # the host's stream
         self._jobs: dict[int, Job] = {}  # by number among the issued instructions
         self._start_s = 0.0
-        self._untimed_step = _Marks(torch.Event(device), None)
-        self._timed_step = self._timing_marks()
-        self._step = self._untimed_step
+        self._starts = {timed: torch.Event(device, enable_timing=timed) for timed in (False, True)}
+        self._start = self._starts[False]
+        self._end = torch.Event(device, enable_timing=True)
         self._here = torch.Event(device)
 
     # ---- instructions -------------------------------------------------------------------------------
@@ -120,15 +120,13 @@ class AcceleratorBackend(TensorBackend):
         if timed and not self._timed:
             self._timed = [self._timing_marks() for _ in self._awaited]
         self._marks = self._timed if timed else self._untimed
-        self._step = self._timed_step if timed else self._untimed_step
+        self._start = self._starts[timed]
         self._issued.clear()
-        self._jobs.clear()
         self._workers.begin_step()
         self._begin_buffers()
         self._start_s = time.perf_counter()
         self._streams = {COMPUTE_STREAM: torch.accelerator.current_stream(self.device)}
-        assert self._step.start is not None
-        self._step.start.record(self._streams[COMPUTE_STREAM])
+        self._start.record(self._streams[COMPUTE_STREAM])
 
     def compute(self, task: Task, stream: str) -> _Event:
         if task.on_host:
@@ -190,8 +188,8 @@ class AcceleratorBackend(TensorBackend):
             self._join(self._streams.values())  # a graph must not end with a stream that was not joined
         elif self.has_host_resident_blocks:
             self.synchronize()  # the caller may read and change host-resident blocks at once
-        if self._step.end is not None:
-            self._step.end.record(self._streams[COMPUTE_STREAM])
+        if self._marks is self._timed:
+            self._end.record(self._streams[COMPUTE_STREAM])
 
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
         assert self._marks is self._timed, "the step was begun without timed=True"
@@ -200,7 +198,7 @@ class AcceleratorBackend(TensorBackend):
             Span(index, stream, *self._times_s(number))
             for number, (index, stream) in enumerate(zip(issued, self._issued, strict=True))
         )
-        return Timeline(tuple(spans), self._since_start_s(self._step.end))
+        return Timeline(tuple(spans), self._since_start_s(self._end))
 
     def _times_s(self, number: int) -> tuple[float, float]:
         """Return when an issued instruction started and ended, in seconds since the step's start."""
@@ -227,8 +225,7 @@ class AcceleratorBackend(TensorBackend):
             if name not in self._own_streams:
                 self._own_streams[name] = torch.Stream(self.device)
             self._streams[name] = self._own_streams[name]
-            assert self._step.start is not None
-            self._streams[name].wait_event(self._step.start)
+            self._streams[name].wait_event(self._start)
         return self._streams[name]
 
     def _issue(self, name: str, work: Callable[..., object], *args: Any) -> _Event:
@@ -284,8 +281,8 @@ class AcceleratorBackend(TensorBackend):
         return _Marks(*(torch.Event(self.device, enable_timing=True) for _ in range(2)))
 
     def _since_start_s(self, event: torch.Event | None) -> float:
-        assert self._step.start is not None and event is not None
-        return self._step.start.elapsed_time(event) * 1e-3
+        assert event is not None
+        return self._start.elapsed_time(event) * 1e-3
 
     def place(self, block: int, tensor: Tensor) -> Tensor:
         """Return the tensor on the GPU or in host memory, which is page-locked except for a step's arguments."""

@@ -72,10 +72,12 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
             "an update in the backward pass leaves no gradients for an exchange at the end; use exchange=as_made, or leave "
             "in_backward out"
         )
-    if not is_early and any(task.on_host for task in schedule.graph.tasks):
+    blocks = schedule.graph.blocks
+    leave = any(blocks[block].host_location for block in last_uses)
+    if not is_early and (leave or any(task.on_host for task in schedule.graph.tasks)):
         raise UnsupportedStrategy(
-            f"strategy {schedule.strategy!r} updates weights on the host, from gradients that have left by the end of the step; use "
-            "exchange=as_made, or another strategy"
+            f"strategy {schedule.strategy!r} keeps gradients, or their sums, in host memory, which they have left for by the end of the "
+            "step; use exchange=as_made, or another strategy"
         )
     before_update = schedule.instructions[: _first_update(schedule)]
     last_work = {item.stream: i for i, item in enumerate(before_update) if isinstance(item, Work)}
@@ -106,7 +108,7 @@ def exchange_in_last_run(
 def _last_uses(schedule: Schedule) -> dict[int, dict[str, int]]:
     """Return for each gradient, by stream, the last instruction that touches it; in the order of completion."""
     gradients = {value.block for _, value in schedule.graph.gradients if value}
-    complete = _complete(schedule) if _first_update(schedule) is not None else {}
+    complete = _complete(schedule)
     uses: dict[int, dict[str, int]] = {}
     for index, instruction in enumerate(schedule.instructions):
         if isinstance(instruction, Compute | Offload | Prefetch):
@@ -135,12 +137,15 @@ def _updates_in_backward(schedule: Schedule) -> bool:
 
 
 def _complete(schedule: Schedule) -> dict[int, int]:
-    """Return by block the position of the last task of the two passes that writes it."""
+    """Return by block the position of the last task of the two passes that writes it, where an update or the host is to read it."""
+    is_read = _first_update(schedule) is not None
+    tasks, blocks = schedule.graph.tasks, schedule.graph.blocks
     return {
         block: index
         for index, item in enumerate(schedule.instructions)
-        if isinstance(item, Compute) and schedule.graph.tasks[item.task].phase is not Phase.UPDATE
-        for block in schedule.graph.tasks[item.task].writes
+        if isinstance(item, Compute) and tasks[item.task].phase is not Phase.UPDATE
+        for block in tasks[item.task].writes
+        if is_read or blocks[block].host_location
     }
 
 

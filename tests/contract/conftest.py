@@ -1,11 +1,9 @@
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import pytest
 import torch
 
-from tests.helpers.devices import DEVICE, IS_EMULATED, delay
-from tests.helpers.emulator.codecs import cpu_codecs
+from tests.helpers.devices import DEVICE, accelerators_have_what_cuda_has, delay
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +16,8 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def codecs() -> Iterator[None]:
-    with cpu_codecs() if IS_EMULATED else nullcontext():
+def what_cuda_has() -> Iterator[None]:
+    with accelerators_have_what_cuda_has():
         yield
 
 

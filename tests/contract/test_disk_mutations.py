@@ -25,6 +25,7 @@ from tests.helpers.networks import COST, Reference
 from tests.helpers.random_networks import random_reference
 from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
 
+pytestmark = pytest.mark.accelerator
 NETWORK = [("convolution", 0, 0), ("normalized", 1, 1), ("dropout", 2, 2), ("add in place", 3, 1)]
 MUTANTS_OF_ONE = 25
 """How many mutants are made of one schedule."""

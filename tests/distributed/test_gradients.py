@@ -9,7 +9,10 @@ from membench.strategies.base import strategies
 from tests.helpers.distributed_training import CRITERION, MICRO_BATCHES, batch, gradients, network, share
 from tests.helpers.launch import torchrun
 
+pytestmark = pytest.mark.accelerator
 PROCESSES = 2
+REFUSED = {(name, Exchange.AT_END, "in micro-batches") for name in ("ratel", "zero_infinity", "zero_offload")}
+"""Sums of gradients are in host memory by the end of these steps."""
 ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
 """Between sums in another order: a few units in the last place of 24 bits."""
 
@@ -36,7 +39,10 @@ def eager(inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 def test_two_halves_give_the_gradients_of_the_whole_batch(
     found: dict[tuple[str, str, str], dict[str, Tensor]], strategy: str, exchange: str, how: str
 ) -> None:
-    torch.testing.assert_close(found[strategy, exchange, how], eager(*batch()), **ROUNDING)
+    if (strategy, exchange, how) in REFUSED:
+        assert (strategy, exchange, how) not in found
+    else:
+        torch.testing.assert_close(found[strategy, exchange, how], eager(*batch()), **ROUNDING)
 
 
 @pytest.mark.parametrize("exchange", Exchange)

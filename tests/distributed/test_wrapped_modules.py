@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.helpers.distributed_wrapping import STRATEGIES
 from tests.helpers.launch import torchrun
+
+pytestmark = pytest.mark.accelerator
 
 
 def test_gradients_weights_and_buffers_of_two_processes_are_exact(tmp_path: Path) -> None:

@@ -1,17 +1,22 @@
 """The device that the contract is tested on: the CPU, or what MEMBENCH_TEST_DEVICE names: ``emulated`` or ``cuda``."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 
 from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.backends.tensor_backend import TensorBackend
+from membench.core.distributed import join
 from membench.core.schedule import Schedule
 from membench.execution.measurement import peak_bytes
-from tests.helpers.emulator import delay_jobs, load_emulator
+from tests.helpers.emulator import Runtime, collect_by, delay_jobs, load_emulator
+from tests.helpers.emulator.codecs import cpu_codecs
 
 _NAME = os.environ.get("MEMBENCH_TEST_DEVICE", "cpu")
 IS_EMULATED = _NAME == "emulated"
@@ -29,6 +34,31 @@ def _device() -> torch.device:
 
 
 DEVICE = _device()
+
+
+@contextmanager
+def accelerators_have_what_cuda_has() -> Iterator[None]:
+    """On an emulated GPU, codecs by the CPU's loops, and host memory whose pages are locked, as on a GPU of CUDA's."""
+    if not IS_EMULATED:
+        yield
+        return
+    with (
+        cpu_codecs(),
+        patch("membench.backends.pinned.locks_pages", return_value=True),
+        patch("torch.cuda.cudart", return_value=Runtime()),
+    ):
+        yield
+
+
+@contextmanager
+def joined_processes() -> Iterator[None]:
+    """Join the other processes by Gloo, which runs an emulated GPU's collectives in a group of their own, as NCCL does a GPU's."""
+    with accelerators_have_what_cuda_has(), join("cpu", timeout_s=600):
+        if IS_EMULATED:
+            collect_by(dist.new_group())
+        yield
+        if DEVICE.type != "cpu":
+            torch.accelerator.synchronize(DEVICE)
 
 
 def backend_of(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from membench.backends.cpu import Chaos, CpuBackend
+from membench.backends.cpu import Chaos
+from membench.backends.tensor_backend import TensorBackend
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
 from membench.core.machine import ON_DISK, HostLimit
@@ -23,7 +24,7 @@ from membench.planning.disk import keep_within
 from membench.planning.liveness import host_live_bytes
 from membench.planning.rewrite import keep_on_host
 from membench.strategies.base import Strategy
-from tests.helpers.devices import DEVICE
+from tests.helpers.devices import DEVICE, backend_of
 from tests.helpers.networks import Reference, Results
 
 
@@ -80,10 +81,9 @@ def host_peak_bytes(schedule: Schedule) -> int:
 @contextmanager
 def prepared(
     case: Reference, schedule: Schedule, folder: Path, chaos: Chaos | None = None
-) -> Iterator[tuple[CpuBackend, Program, dict[int, Tensor]]]:
+) -> Iterator[tuple[TensorBackend, Program, dict[int, Tensor]]]:
     """Yield a backend that copies of a network's tensors are bound to, a schedule's program on it, and those by block."""
-    backend = CpuBackend(schedule.graph, chaos=chaos)
-    backend.disk_folder = folder
+    backend = backend_of(schedule, chaos, folder)
     program = Program(schedule, backend)
     module, captured = case.work.module, case.captured
     tensors = {captured.weights[n]: weight.detach().clone() for n, weight in stored_weights(module).items()}
@@ -93,13 +93,16 @@ def prepared(
         (*captured.inputs, *captured.targets), (*case.work.inputs, *case.work.targets), strict=True
     )
     tensors |= {block: argument for block, argument in arguments if block is not None}
+    tensors = {block: backend.place(block, tensor) for block, tensor in tensors.items()}
     for block, tensor in tensors.items():
         backend.bind(block, tensor)
     yield backend, program, tensors
     backend.close()
 
 
-def run_once(case: Reference, backend: CpuBackend, program: Program, tensors: dict[int, Tensor]) -> Results:
+def run_once(
+    case: Reference, backend: TensorBackend, program: Program, tensors: dict[int, Tensor]
+) -> Results:
     """Run a step and return its results."""
     captured, graph = case.captured, program.schedule.graph
     for name, buffer in case.buffers.items():

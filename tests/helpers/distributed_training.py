@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import Captures
-from membench.core.distributed import join, joined
-from membench.core.errors import InfeasibleSchedule
+from membench.core.distributed import joined
+from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.workload import Workload
 from membench.planning.exchange import Exchange
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
 from membench.strategies.base import strategies
 from membench.strategies.epmc import Epmc
+from tests.helpers.devices import DEVICE, joined_processes
 
 BATCH_SIZE = 8
 MICRO_BATCHES = {"whole": None, "in micro-batches": 3}
@@ -29,12 +30,12 @@ CRITERION = nn.functional.cross_entropy
 def network() -> nn.Module:
     torch.manual_seed(0)
     layers = [nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 5))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 5)).to(DEVICE)
 
 
 def batch() -> tuple[Tensor, Tensor]:
     torch.manual_seed(1)
-    return torch.randn(BATCH_SIZE, 2, 8, 8), torch.randint(5, (BATCH_SIZE,))
+    return torch.randn(BATCH_SIZE, 2, 8, 8).to(DEVICE), torch.randint(5, (BATCH_SIZE,)).to(DEVICE)
 
 
 def share(tensor: Tensor, process: int, processes: int) -> Tensor:
@@ -42,28 +43,33 @@ def share(tensor: Tensor, process: int, processes: int) -> Tensor:
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
-    found = {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
+    found = {name: weight.grad.cpu() for name, weight in module.named_parameters() if weight.grad is not None}
     module.zero_grad(set_to_none=True)
     return found
 
 
 def main(output: str) -> None:
     found = {}
-    with join("cpu", timeout_s=600):
+    with joined_processes():
         rank, count = joined().rank, joined().count
         module = network()
         if rank:  # it must start from the weights of the first process
             torch.nn.init.zeros_(module[0].weight)
         inputs, targets = (share(tensor, rank, count) for tensor in batch())
-        captures = Captures(Workload("tiny", module, CRITERION, (inputs,), (targets,)))
-        cost = MeasuredCost(torch.device("cpu"))
+        captures = Captures(Workload("tiny", module, CRITERION, (inputs,), (targets,)), DEVICE)
+        cost = MeasuredCost(DEVICE)
         with suppress(InfeasibleSchedule):  # the refusal of the first process is raised in all
             build_step(captures, strategies()["eager"](), cost, 1, exchange=Exchange.AS_MADE)
             raise AssertionError(f"process {rank} has a step in one byte")
         for strategy, exchange, how in product(strategies(), Exchange, MICRO_BATCHES):
             # nothing is rounded
             chosen = Epmc(values="fp32") if strategy == Epmc.name else strategies()[strategy]()
-            step = build_step(captures, chosen, cost, None, micro_batch=MICRO_BATCHES[how], exchange=exchange)
+            try:
+                step = build_step(
+                    captures, chosen, cost, None, micro_batch=MICRO_BATCHES[how], exchange=exchange
+                )
+            except UnsupportedStrategy:
+                continue
             step(inputs, targets)
             found[strategy, str(exchange), how] = gradients(module)
             step.close()

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import membench
-from membench.core.distributed import join, joined
+from membench.core.distributed import joined
+from tests.helpers.devices import DEVICE, joined_processes
 
 BATCH_SIZE, STEPS = 8, 2
 STRATEGIES = ("eager", "layrub_hybrid", "memonger")
@@ -26,7 +27,7 @@ def network() -> nn.Module:
         nn.Flatten(),
         nn.Linear(144, 5),
     ]
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers).to(DEVICE)
 
 
 def train(module: nn.Module) -> list[Tensor]:
@@ -36,18 +37,21 @@ def train(module: nn.Module) -> list[Tensor]:
     torch.manual_seed(2 + joined().rank)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        images, labels = torch.randn(BATCH_SIZE, 2, 8, 8), torch.randint(5, (BATCH_SIZE,))
+        images, labels = (
+            torch.randn(BATCH_SIZE, 2, 8, 8).to(DEVICE),
+            torch.randint(5, (BATCH_SIZE,)).to(DEVICE),
+        )
         nn.functional.cross_entropy(parallel(images), labels).backward()
         optimizer.step()
     gradients = [weight.grad.clone() for weight in module.parameters() if weight.grad is not None]
-    return [*gradients, *module.state_dict().values()]
+    return [each.cpu() for each in (*gradients, *module.state_dict().values())]
 
 
 def main(output: str) -> None:
-    with join("cpu", timeout_s=600):
+    with joined_processes():
         found = {"plain": train(network())}
         for strategy in STRATEGIES:
-            found[strategy] = train(membench.wrap(network(), strategy=strategy))
+            found[strategy] = train(membench.wrap(network(), strategy=strategy, backend=DEVICE.type))
         if not joined().rank:
             torch.save(found, output)
 

@@ -12,9 +12,16 @@ from membench.strategies.base import Strategy
 
 
 class HostUpdates(Strategy):
-    """Prefetches what a task reads, offloads what an update on the host reads, and frees both."""
+    """Prefetches what a task reads, offloads what an update on the host reads, and frees both.
+
+    Args:
+        synchronizes: all streams are waited for behind each update.
+    """
 
     name = "host updates"
+
+    def __init__(self, synchronizes: bool = False) -> None:
+        self._synchronizes = synchronizes
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = update_on_host(graph)
@@ -26,6 +33,8 @@ class HostUpdates(Strategy):
             else:
                 builder.prefetch_offloaded(task.reads)
             builder.compute(task)
+            if task.on_host and self._synchronizes:
+                builder.synchronize()
             _send(builder, applied.intersection(task.writes))
             for block in applied.intersection(task.reads):
                 if builder.is_resident(block) and builder.is_on_host(block):

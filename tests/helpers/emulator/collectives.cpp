@@ -13,6 +13,16 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Reduction = c10::intrusive_ptr<c10d::ReduceOp>;
 using Handle = c10::intrusive_ptr<c10d::Work>;
 
+// The group whose Gloo runs queued collectives, apart from the host's, which run at once; null: that of the collective.
+Group& own_group() {
+  static auto* group = new Group();
+  return *group;
+}
+
+void collect_by(const Group& group) {
+  own_group() = group;
+}
+
 // A collective that has been queued: the current stream follows it, so that the host need not wait.
 struct Queued final : c10d::Work {
   explicit Queued(std::vector<at::Tensor> tensors)
@@ -54,7 +64,7 @@ Options within(Options options, int64_t timeout_ms) {
 template <typename Run>
 Handle queued(at::TensorList tensors, const Group& group, Run run) {
   queue(current_stream()).push([group, run, same = all_on_cpu(tensors)]() mutable {
-    run(*group->getBackend(c10::kCPU), same)->wait();
+    run(*(own_group() ? own_group() : group)->getBackend(c10::kCPU), same)->wait();
   });
   return c10::make_intrusive<Queued>(tensors.vec());
 }
@@ -75,6 +85,19 @@ std::tuple<std::vector<at::Tensor>, Handle> broadcast(at::TensorList tensors, co
           })};
 }
 
+std::tuple<std::vector<std::vector<at::Tensor>>, Handle> all_gather(const std::vector<std::vector<at::Tensor>>& gathered,
+                                                                    at::TensorList sent, const Group& group, bool,
+                                                                    int64_t timeout_ms) {
+  const auto options = within(c10d::AllgatherOptions{}, timeout_ms);
+  std::vector<std::vector<at::Tensor>> targets;
+  for (const auto& each : gathered) {
+    targets.push_back(all_on_cpu(each));
+  }
+  return {gathered, queued(sent, group, [options, targets](c10d::Backend& gloo, std::vector<at::Tensor>& same) mutable {
+            return gloo.allgather(targets, same, options);
+          })};
+}
+
 Handle reduce(at::TensorList tensors, const Group& group, const Reduction& reduction, int64_t root, int64_t, bool,
               int64_t timeout_ms) {
   const auto options = within(c10d::ReduceOptions{*reduction, root, 0}, timeout_ms);
@@ -85,7 +108,12 @@ Handle reduce(at::TensorList tensors, const Group& group, const Reduction& reduc
 
 }  // namespace
 
+TORCH_LIBRARY_FRAGMENT(emulator, library) {
+  library.def("collect_by(__torch__.torch.classes.c10d.ProcessGroup group) -> ()", &collect_by);
+}
+
 TORCH_LIBRARY_IMPL(c10d, PrivateUse1, library) {
+  library.impl("allgather_", all_gather);
   library.impl("allreduce_", all_reduce);
   library.impl("broadcast_", broadcast);
   library.impl("reduce_", reduce);

@@ -14,12 +14,17 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include <atomic>
+#include <thread>
+
 namespace emulator {
 namespace {
 
 // HPU's bit besides: torch lets a tensor take the data of another device among those that it lists, to which no device of this
 // kind belongs. The bit of PrivateUse1, which is the higher one, decides which kernels run.
 constexpr c10::DispatchKeySet KEYS({c10::DispatchKey::PrivateUse1, c10::DispatchKey::HPU});
+
+std::atomic<int64_t> awaited_copies{0};
 
 at::Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                  std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
@@ -64,15 +69,38 @@ at::Tensor& set_storage_at(at::Tensor& self, at::Storage source, c10::SymInt off
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   const at::Tensor& on_host = source.is_cpu() ? source : target;
   const bool crosses = on_host.is_cpu();
+  const void* locked = crosses && non_blocking && is_pinned(on_host.storage().data()) ? on_host.storage().data() : nullptr;
   // the job holds what the host owns; the device's memory is reused in the order of streams
-  queue(current_stream()).push([from = on_cpu(source), to = on_cpu(target)] {
+  queue(current_stream()).push([locked, from = on_cpu(source), to = on_cpu(target)] {
     at::AutoDispatchBelowADInplaceOrView below;
+    TORCH_CHECK(locked == nullptr || is_pinned(locked), "host memory was unlocked before its copy ended");
     to.copy_(from);
   });
-  if (crosses && !(non_blocking && is_pinned(on_host.storage().data()))) {
+  if (crosses && locked == nullptr) {
+    ++awaited_copies;
     queue(current_stream()).synchronize();
   }
   return target;
+}
+
+int64_t count_awaited_copies() {
+  return awaited_copies;
+}
+
+void lock(int64_t address, int64_t size_bytes) {
+  lock_pages(reinterpret_cast<const void*>(address), static_cast<size_t>(size_bytes));
+}
+
+void unlock(int64_t address) {
+  unlock_pages(reinterpret_cast<const void*>(address));
+}
+
+void stall(double time_s) {
+  queue(current_stream()).push([time_s] { std::this_thread::sleep_for(std::chrono::duration<double>(time_s)); });
+}
+
+bool is_locked(int64_t address) {
+  return is_pinned(reinterpret_cast<const void*>(address));
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& target) {
@@ -112,6 +140,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 }
 
 TORCH_LIBRARY_FRAGMENT(emulator, library) {
+  library.def("awaited_copies() -> int", &count_awaited_copies);
+  library.def("is_locked(int address) -> bool", &is_locked);
+  library.def("stall(float time_s) -> ()", &stall);
+  library.def("lock(int address, int size_bytes) -> ()", &lock);
+  library.def("unlock(int address) -> ()", &unlock);
   library.def("delay(int seed, float longest_s) -> ()", &delay);
 }
 

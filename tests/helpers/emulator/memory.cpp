@@ -258,6 +258,16 @@ class PinnedMemory final : public at::HostAllocator {
     std::free(pointer);
   }
 
+  void lock(const void* pointer, size_t size_bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    pieces_[pointer] = size_bytes;
+  }
+
+  void unlock(const void* pointer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    pieces_.erase(pointer);
+  }
+
   bool holds(const void* pointer) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto after = pieces_.upper_bound(pointer);
@@ -316,6 +326,14 @@ c10::Allocator& pinned_allocator() {
 
 bool is_pinned(const void* pointer) {
   return pinned().holds(pointer);
+}
+
+void lock_pages(const void* pointer, size_t size_bytes) {
+  pinned().lock(pointer, size_bytes);
+}
+
+void unlock_pages(const void* pointer) {
+  pinned().unlock(pointer);
 }
 
 REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &memory())

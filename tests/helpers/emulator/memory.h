@@ -13,5 +13,8 @@ c10::DeviceAllocator& device_allocator();
 // Page-locked memory; freed memory is overwritten.
 c10::Allocator& pinned_allocator();
 bool is_pinned(const void* pointer);
+// Lock memory that exists, as CUDA's runtime does, and unlock it.
+void lock_pages(const void* pointer, size_t size_bytes);
+void unlock_pages(const void* pointer);
 
 }  // namespace emulator

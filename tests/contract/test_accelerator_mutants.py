@@ -1,0 +1,66 @@
+"""Each wait, record, allocation, page lock and lifetime of the accelerators' backend is needed: without it a check fails."""
+
+from types import ModuleType
+from unittest.mock import patch
+
+import pytest
+
+from membench.backends import accelerator, pinned
+from tests.helpers.accelerator_checks import CHECKS
+from tests.helpers.code_mutants import CodeMutant, code_mutants
+from tests.helpers.devices import delay
+
+pytestmark = pytest.mark.emulated
+ORDERED = {
+    "_allocate",
+    "_follow_compute",
+    "record",
+    "set_stream",
+    "submit",
+    "synchronize",
+    "wait_event",
+}
+REPLACED = {
+    "stream": "COMPUTE_STREAM",
+    "True": "False",
+    "self._write_new": "self._issue",
+    "self.pinned.take(size_bytes)": "torch.empty(size_bytes, dtype=torch.uint8)",
+    "self.pinned.take(self._blocks[block].size_bytes)": "torch.empty(self._blocks[block].size_bytes, dtype=torch.uint8)",
+}
+SURVIVING = {
+    "compute: self._issue for self._write_new": "a schedule itself lets a task of another stream wait for the compute stream's last task",
+}
+"""Mutants that no check finds, and why."""
+MUTANTS = [
+    (module, mutant) for module in (accelerator, pinned) for mutant in code_mutants(module, ORDERED, REPLACED)
+]
+
+
+def failed_check(module: ModuleType, mutant: CodeMutant) -> str:
+    """Return the name of the first check that fails with a mutant in the module's place; empty if none does."""
+    changed = mutant.load(module)
+    changed.locks_pages = pinned.locks_pages  # type: ignore[attr-defined]  # as the device under test does
+    with (
+        patch("tests.helpers.devices.AcceleratorBackend", changed.AcceleratorBackend)
+        if module is accelerator
+        else patch("membench.backends.accelerator.PinnedMemory", changed.PinnedMemory),
+    ):
+        for check in CHECKS:
+            try:
+                check()
+            except (Exception, KeyboardInterrupt):
+                return check.__name__
+            finally:
+                delay(None)
+    return ""
+
+
+def test_the_checks_pass() -> None:
+    for check in CHECKS:
+        check()
+    assert len(MUTANTS) > 80 and len(SURVIVING) <= 0.05 * len(MUTANTS)
+
+
+@pytest.mark.parametrize(("module", "mutant"), [pytest.param(*each, id=each[1].name) for each in MUTANTS])
+def test_a_mutant_is_found(module: ModuleType, mutant: CodeMutant) -> None:
+    assert bool(failed_check(module, mutant)) is (mutant.name not in SURVIVING)
