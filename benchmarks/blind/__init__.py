@@ -1,0 +1,1 @@
+"""Tables of two papers, predicted before their values were read; `python -m benchmarks.blind.predict` makes results/blind."""
