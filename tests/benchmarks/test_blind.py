@@ -1,6 +1,8 @@
+import pandas as pd
 import pytest
 
 from benchmarks.blind.predict import COLUMNS, PAPERS, RESULTS, described_paper, predicted_rows
+from benchmarks.blind.verdicts import judged_rows, summary
 from membench.papers.tables import read_csv
 
 QUICK = {
@@ -22,3 +24,10 @@ def test_a_committed_prediction_is_what_the_simulator_predicts(paper: str) -> No
     found = list(predicted_rows(described_paper(paper), QUICK[paper]))
     assert [row["row_id"] for row in found] == QUICK[paper]
     assert found == [committed[row["row_id"]] for row in found]
+
+
+def test_verdicts_are_those_of_the_committed_predictions_and_values() -> None:
+    judged = pd.concat([judged_rows(paper) for paper in PAPERS])
+    committed = pd.read_csv(RESULTS / "verdicts.csv")
+    pd.testing.assert_frame_equal(judged.reset_index(drop=True), committed, check_dtype=False)
+    assert summary(judged)["predicted"].sum() == judged["predicted"].notna().sum() >= 40
