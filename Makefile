@@ -28,10 +28,11 @@ test-slow: $(STAMP)  ## run the slow tests too
 	$(TEST) -m 'not emulated and not cuda and not slurm'
 
 test-accelerator: $(STAMP)  ## run the contract on an emulated GPU, whose streams are threads; needs a C++ compiler
-	MEMBENCH_TEST_DEVICE=emulated $(TEST) -m '(accelerator or emulated) and not slow' tests
+	@command -v c++ >/dev/null || { echo 'test-accelerator needs a C++ compiler; install one, such as g++'; exit 1; }
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MEMBENCH_TEST_DEVICE=emulated $(TEST) -m '(accelerator or emulated) and not slow' tests
 
 test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
-	@$(RUN) -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "test-gpu needs a GPU, and torch sees none")'
+	$(RUN) -m membench.backends.self_test
 	MEMBENCH_TEST_DEVICE=cuda $(RUN) -m pytest -m '(accelerator and not slow) or cuda'
 
 test-slurm: $(STAMP)  ## run sweeps on a Slurm cluster that is started here (Debian, Ubuntu); skips where it cannot be installed
@@ -42,6 +43,7 @@ smoke: $(STAMP)  ## install the wheel into a fresh environment and use it away f
 	.ci/smoke
 
 measure: $(STAMP)  ## measure every strategy on this machine's GPU; write results/measured/
+	$(RUN) -m membench.backends.self_test
 	$(RUN) -m membench measure
 	$(RUN) -m membench measure task=limits budget=12GB
 
