@@ -56,8 +56,37 @@ from tests.helpers.updates import MAKERS, plain_training, updating_step
 from tests.helpers.variants import VARIANTS
 
 NETWORK = [("convolution", 0, 0), ("normalized", 1, 1), ("relu", 2, 2), ("dropout", 3, 1), ("relu", 4, 4)]
-LATE = [Chaos(seed, longest_delay_s=0.001) for seed in range(3)]
+LATE = Chaos(seed=0, longest_delay_s=0.001)
 VERY_LATE = Chaos(seed=0, longest_delay_s=0.01)
+
+
+def each_lateness() -> Iterator[Chaos | None]:
+    """Make the compute stream's work late, then that of all others, then any at random."""
+    for is_late in (COMPUTE_STREAM.__eq__, COMPUTE_STREAM.__ne__):
+        with late_work(is_late):
+            yield None
+    yield LATE
+
+
+@contextmanager
+def late_work(is_late: Callable[[str], bool]) -> Iterator[None]:
+    """Keep streams of these names busy before each of their tasks and copies, and before memory is given out."""
+    issue, allocate = devices.AcceleratorBackend._issue, devices.AcceleratorBackend._allocate
+
+    def issue_late(self: AcceleratorBackend, name: str, work: Callable[..., object], *args: Any) -> object:
+        def late(*given: Any) -> object:
+            stall(0.0004)
+            return work(*given)
+
+        return issue(self, name, late if is_late(name) else work, *args)
+
+    def allocate_late(self: AcceleratorBackend, block: int) -> None:
+        if is_late(COMPUTE_STREAM):
+            stall(0.0004)
+        allocate(self, block)
+
+    with patch.multiple(devices.AcceleratorBackend, _issue=issue_late, _allocate=allocate_late):
+        yield
 
 
 def case() -> Reference:
@@ -150,7 +179,7 @@ def check_variants(*variants: str) -> None:
 
 def check_schedule(schedule: Schedule, reference: Reference | None = None) -> None:
     reference = reference or case()
-    for chaos in LATE:
+    for chaos in each_lateness():
         with step_of(reference, schedule, chaos) as step:
             check_exact(reference, step)
             check_exact(reference, step)
@@ -272,7 +301,7 @@ def check_an_interrupted_step() -> None:
     while stalls_s:
         with (
             patch.object(backend_type, "prefetch", interrupted),
-            copying_step(LATE[0]) as step,
+            copying_step(LATE) as step,
         ):
             is_interrupted.set()
             check_ended_by(KeyboardInterrupt, step)
@@ -309,7 +338,7 @@ def check_visiting_blocks() -> None:
     work = Workload("linear", module, None, (batches[0].to(DEVICE),))
     captured = capture(work)
     schedule = visiting(captured.graph)
-    for chaos, is_captured in product(LATE, (False, True)):
+    for is_captured, chaos in product((False, True), (None, LATE)):
         backend: Any = backend_of(schedule, None)
         own = place_workload(deepcopy(work), captured, backend)
         weights = list(own.module.parameters())
@@ -345,7 +374,7 @@ def check_changes(weights: list[nn.Parameter]) -> None:
 def check_arguments_on_the_device() -> None:
     """Work of the caller's that is under way before a step, and begins after it, on a stream of the caller's."""
     work = case().work
-    for chaos in LATE:
+    for chaos in each_lateness():
         with copying_step(chaos) as step, torch.Stream(DEVICE):
             images = torch.full_like(work.inputs[0], torch.nan)
             images.copy_(work.inputs[0])
@@ -361,7 +390,7 @@ def replace_inputs(reference: Reference, images: Tensor) -> Reference:
 def check_updates_on_the_host() -> None:
     """Weights that the host updates have their new values when a step returns; a failed update is raised."""
     original, make = case().work, MAKERS["adamw"]
-    for number, chaos in enumerate(LATE):
+    for number, chaos in enumerate(each_lateness()):
         before = set(threading.enumerate())
         own = deepcopy(original)
         optimizer = make(own.module.parameters())
@@ -455,7 +484,7 @@ def check_disk() -> None:
         free = plan(case().captured.graph, Visits(random.Random(0)), COST, None)
         limit_bytes = (least_host_bytes(free) + host_peak_bytes(free)) // 2
         schedule = within(free, limit_bytes)
-        for chaos in LATE:
+        for chaos in each_lateness():
             with prepared(case(), schedule, Path(folder), chaos) as (backend, program, tensors):
                 for _ in range(2):
                     found = case().results.difference(run_once(case(), backend, program, tensors))
@@ -476,7 +505,7 @@ def check_exchange() -> None:
 
     schedule = exchange_gradients(copying(), Exchange.AS_MADE)
     with patch("membench.core.distributed.average", double):
-        for chaos in LATE:
+        for chaos in each_lateness():
             with step_of(case(), schedule, chaos) as step:
                 for name, buffer in work.module.named_buffers():
                     buffer.copy_(case().buffers[name])
@@ -494,7 +523,7 @@ def check_exchange() -> None:
 def check_steps_of_a_graph() -> None:
     """Where the step of a CUDA graph is captured, the host waits for nothing, and the compute stream follows all others."""
     for schedule in (copying(), schedule_by("layrub_hybrid")):
-        for chaos in LATE:
+        for chaos in each_lateness():
             with step_of(case(), schedule, None) as step:
                 step.backend.is_captured = True  # type: ignore[attr-defined]
                 check_exact(case(), step)
