@@ -78,20 +78,26 @@ def of_stages(predictions: Iterable[Prediction]) -> Prediction:
 
 
 def after_rounds(rounds: float, first: Prediction, second: Prediction) -> Prediction:
-    """Return what is a number of rounds of micro-batches behind a prediction, if a second one is one round behind it."""
+    """Return what is a number of rounds of micro-batches behind a prediction, if a second one is one round behind it.
+
+    What the allocator reserves beyond what is allocated changes by chance from one round to the next, and is taken to stay.
+    """
 
     def value_of(name: str, weigh: Callable[[Prediction], float] = lambda _: 1.0) -> float:
         values = [getattr(each, name) * weigh(each) for each in (first, second)]
         return float(values[0] + rounds * (values[1] - values[0]))
 
     step_time_s = value_of("step_time_s")
-    reserved_bytes = round(value_of("reserved_bytes"))
+    allocated_bytes = round(value_of("allocated_bytes"))
+    reserved_bytes = allocated_bytes + max(
+        each.reserved_bytes - each.allocated_bytes for each in (first, second)
+    )
     used_bytes = second.used_bytes and reserved_bytes + second.used_bytes - second.reserved_bytes
     parts = {name: (first.parts_bytes.get(name, 0), held) for name, held in second.parts_bytes.items()}
     return replace(
         second,
         batch_size=round(value_of("batch_size")),
-        allocated_bytes=round(value_of("allocated_bytes")),
+        allocated_bytes=allocated_bytes,
         reserved_bytes=reserved_bytes,
         used_bytes=used_bytes,
         fits=second.fits and (used_bytes or reserved_bytes) <= second.capacity_bytes,

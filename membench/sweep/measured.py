@@ -182,7 +182,7 @@ def _check_budget(found: CellNumbers, device: torch.device, budget_bytes: int | 
         OutOfMemory: it did.
     """
     held_bytes = int(found.metrics["peak_memory_bytes"])
-    tolerance = PEAK_TOLERANCE if device.type == "cuda" else 0.0
+    tolerance = 0.0 if device.type == "cpu" else PEAK_TOLERANCE
     if budget_bytes is not None and held_bytes > budget_bytes * (1 + tolerance):
         raise OutOfMemory(needed_bytes=held_bytes, capacity_bytes=budget_bytes)
 
@@ -191,7 +191,7 @@ def _measure_memory(
     run: Callable[[], None], device: torch.device, found: CellNumbers, *, is_cold: bool
 ) -> None:
     """Run a first step and a second, and read the allocator after each."""
-    if device.type != "cuda":
+    if device.type == "cpu":
         run()
         return
     accelerator_memory.reset_readings(device)
@@ -205,6 +205,8 @@ def _measure_memory(
     readings = asdict(accelerator_memory.read_memory(device))
     found.metrics["peak_memory_bytes"] = readings.pop("allocated_bytes")
     found.metrics.update(readings)
+    if device.type != "cuda":  # of which alone the driver tells
+        return
     processes = read_processes(device)
     _read(found, "process_memory_bytes", processes.process_bytes)
     _read(found, "other_processes", processes.others)
@@ -226,7 +228,11 @@ def _measure_throughput(
     one = throughput(run, device, images_per_step=images, steps_per_window=2, windows=1)
     steps = from_first(lambda: max(1, round(WINDOW_S / one.step_time_s)), "the number of steps")
     synchronize(device)
-    before = read_energy_j(device) if device.type == "cuda" else Reading(None, "the CPU has no such counter")
+    before = (
+        read_energy_j(device)
+        if device.type == "cuda"
+        else Reading(None, f"{device.type} has no such counter")
+    )
     samples = throughput(run, device, images_per_step=images, steps_per_window=steps, windows=WINDOWS)
     after = read_energy_j(device) if device.type == "cuda" else before
     _read(found, "energy_j_per_image", energy_per_image(before, after, batch_size * steps * WINDOWS))

@@ -49,6 +49,8 @@ def device_facts(backend: str) -> dict[str, Any]:
     device = real_device(backend)
     if device.type == "cpu":
         return {"device": "cpu"}
+    if device.type != "cuda":
+        return {"device": device.type, "device_memory_bytes": torch.accelerator.get_memory_info(device)[1]}
     properties = torch.cuda.get_device_properties(device)
     return {
         "device": properties.name,

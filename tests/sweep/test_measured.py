@@ -22,6 +22,10 @@ from membench.sweep.baselines import PlainPyTorch, SaveOnCpu
 from membench.sweep.measured import CPU_ENVIRONMENT, energy_per_image, environment
 from membench.sweep.model import Model
 from membench.sweep.run import run_cell
+from tests.helpers.devices import DEVICE, accelerators_have_what_cuda_has
+
+PIECES = 0.1
+"""By how much pieces of 512 bytes exceed the small blocks of this network."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +46,21 @@ def test_a_measured_cell_records_memory_throughput_samples_and_provenance(system
     assert min(record.samples["images_per_s"]) <= record.metrics["images_per_s"]
     assert record.provenance["device"] == "cpu" and "commit" in record.provenance
     assert "energy_j_per_image" not in record.metrics and record.absent["energy_j_per_image"]
+
+
+@pytest.mark.cuda
+@pytest.mark.emulated
+@pytest.mark.parametrize("system", ["pytorch", "save_on_cpu", "eager", "layrub_hybrid", "gist"])
+def test_a_cell_is_measured_on_an_accelerator(system: str) -> None:
+    with accelerators_have_what_cuda_has():
+        record = run_cell(cell(system) | {"backend": {"name": DEVICE.type}})
+    assert (record.outcome, record.source) == (Outcome.OK, Source.MEASURED), record.reason
+    metrics = record.metrics
+    assert 0 < metrics["peak_memory_bytes"] <= metrics["active_bytes"] <= metrics["reserved_bytes"]
+    assert metrics["images_per_s"] > 0 and record.provenance["device"]
+    if "required_memory_bytes" in metrics:
+        assert metrics["peak_memory_bytes"] == pytest.approx(metrics["required_memory_bytes"], rel=PIECES)
+        assert metrics["pinned_memory_bytes"] >= (system == "layrub_hybrid")
 
 
 def test_a_baseline_is_held_to_the_budget_on_the_cpu_too() -> None:
