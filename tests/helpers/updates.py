@@ -90,7 +90,11 @@ def updating_step(
 
 
 def plain_training(
-    work: Workload, make: Callable[..., torch.optim.Optimizer], *, on_host: bool = False
+    work: Workload,
+    make: Callable[..., torch.optim.Optimizer],
+    steps: int = STEPS,
+    *,
+    on_host: bool = False,
 ) -> Iterator[tuple[Tensor, nn.Module, torch.optim.Optimizer]]:
     """Yield the loss, a copy of the module and its optimizer after each step of PyTorch's own loop.
 
@@ -101,7 +105,7 @@ def plain_training(
     updated = deepcopy(module).cpu() if on_host else module
     optimizer = make(updated.parameters())
     assert work.loss is not None
-    for seed in range(STEPS):
+    for seed in range(steps):
         torch.manual_seed(seed)
         loss = work.loss(module(*work.inputs), *work.targets)
         loss.backward()
