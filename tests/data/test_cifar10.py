@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from membench.core import configuration
@@ -75,6 +75,7 @@ def test_a_file_that_is_not_a_batch_is_refused_before_anything_in_it_runs(
     assert [path.name for path in root.iterdir()] == ["cifar-10-batches-py"]
 
 
+@settings(deadline=None)  # a damaged length may ask for much memory
 @given(changes=st.dictionaries(st.integers(0, 600), st.integers(0, 255), min_size=1, max_size=4))
 def test_a_damaged_batch_is_read_or_refused(
     changes: dict[int, int], tmp_path_factory: pytest.TempPathFactory
