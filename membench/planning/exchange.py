@@ -76,8 +76,8 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
     leave = any(blocks[block].host_location for block in last_uses)
     if not is_early and (leave or any(task.on_host for task in schedule.graph.tasks)):
         raise UnsupportedStrategy(
-            f"strategy {schedule.strategy!r} keeps gradients, or their sums, in host memory, which they have left for by the end of the "
-            "step; use exchange=as_made, or another strategy"
+            f"strategy {schedule.strategy!r} moves gradients, or their sums, to host memory before the end of the step; use "
+            "exchange=as_made, or another strategy"
         )
     before_update = schedule.instructions[: _first_update(schedule)]
     last_work = {item.stream: i for i, item in enumerate(before_update) if isinstance(item, Work)}

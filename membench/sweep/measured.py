@@ -231,7 +231,7 @@ def _measure_throughput(
     before = (
         read_energy_j(device)
         if device.type == "cuda"
-        else Reading(None, f"{device.type} has no such counter")
+        else Reading(None, f"a device of type {device.type} has no such counter")
     )
     samples = throughput(run, device, images_per_step=images, steps_per_window=steps, windows=WINDOWS)
     after = read_energy_j(device) if device.type == "cuda" else before

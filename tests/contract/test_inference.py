@@ -14,11 +14,9 @@ from membench.backends.cpu import Chaos
 from membench.capture.capture import CapturedStep, Captures, capture
 from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, Mode, Phase, Role, TaskGraph
+from membench.core.task_graph import Mode, Phase, Role
 from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
-from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrite import keep_on_host
 from membench.planning.validate import validate
 from membench.steps.as_run import graph_as_run
 from membench.steps.compile import CompiledStep
@@ -27,6 +25,7 @@ from membench.steps.plan import plan
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
+from tests.helpers.accelerator_schedules import visiting
 from tests.helpers.devices import allocator_peak_bytes, backend_of
 from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, workload
 
@@ -72,21 +71,6 @@ def test_every_strategy_for_inference_is_exact(variant: str) -> None:
     check("resnet18", schedule, chaos=None)
     check("resnet18", schedule, Chaos(seed=3, longest_delay_s=0.0005))
     assert pickle.loads(pickle.dumps(schedule)) == schedule
-
-
-def visiting(graph: TaskGraph) -> Schedule:
-    """Prefetch every block of the caller for one task at a time."""
-    graph = COST.annotate(keep_on_host(graph, EXTERNAL_ROLES))
-    builder = ScheduleBuilder("visiting", graph, budget_bytes=None)
-    for task in graph.tasks:
-        visitors = [block for block in task.reads if graph.blocks[block].host_location]
-        for block in visitors:
-            builder.prefetch(block)
-        builder.compute(task)
-        for block in visitors:
-            builder.free(block)
-        builder.free_dead()
-    return builder.finish()
 
 
 @pytest.mark.parametrize("network", EACH_NETWORK)

@@ -130,7 +130,7 @@ def test_every_strategy_schedules_the_update_after_the_means(
         updates_at_end = set(phases[phases.index(Phase.UPDATE) :]) == {Phase.UPDATE}
         assert updates_at_end or not (is_whole or strategy.name == "pytorch")
         if is_whole and is_on_host:
-            with pytest.raises(UnsupportedStrategy, match="keeps gradients, or their sums, in host memory"):
+            with pytest.raises(UnsupportedStrategy, match="moves gradients, or their sums, to host memory"):
                 exchange_gradients(schedule, Exchange.AT_END)
         elif exchange:
             exchanged = exchange_gradients(schedule, exchange)
