@@ -79,7 +79,7 @@ class Settings:
     @property
     def folder(self) -> Path:
         """The folder for results: a GPU's are committed; a CPU's only show that the command works."""
-        kept = configuration.ROOT / ("results" if self.backend == "cuda" else "outputs")
+        kept = configuration.ROOT / ("outputs" if self.backend == "cpu" else "results")
         return self.results or kept / "measured"
 
 
@@ -117,7 +117,9 @@ def parse(words: Sequence[str]) -> Settings:
         "batch_sizes": each(_read_batch_size),
         "budget": partial(read_size, "budget"),
         "cuda_graph": partial(read_switch, "cuda_graph"),
-        "backend": partial(choice, ("cpu", "cuda"), "backend"),
+        "backend": partial(
+            choice, [name for name in configuration.names("backend", own) if name != "simulated"], "backend"
+        ),
         "rerun": partial(choice, Rerun, "rerun"),
         "time_limit_s": partial(read_number, POSITIVE, "time_limit_s"),
         "results": Path,

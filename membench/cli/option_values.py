@@ -90,7 +90,7 @@ def _check_model(model: Values) -> None:
 
 def _check_kernels(kernels: Kernels, values: Values) -> None:
     backend = values["backend"]["name"]
-    is_alone = backend != "cuda" and launched().count == 1
+    is_alone = backend in ("cpu", "simulated") and launched().count == 1
     if kernels is not Kernels.EAGER and not is_alone:
         raise MembenchError(
             f"kernels={kernels} run in one process with backend=cpu, or are simulated; leave kernels out"

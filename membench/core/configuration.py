@@ -35,7 +35,7 @@ _Loader.add_implicit_resolver(
 
 
 def names(group: str, own: Path | None = None) -> list[str]:
-    """Return the names of a group's files: ``names("backend") == ["cpu", "cuda", "simulated"]``.
+    """Return the names of a group's files: ``names("backend") == ["cpu", "cuda", "simulated", "xpu"]``.
 
     Args:
         own: a folder of the user's that is laid out as ``conf/`` and adds to it, from ``--config-dir``.

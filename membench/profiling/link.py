@@ -15,7 +15,7 @@ from membench.core.units import KIB, MIB
 from membench.execution.measurement import keep_busy
 
 _CPU_BYTES = 64 * MIB
-_ACCELERATOR_BYTES = 512 * MIB
+ACCELERATOR_BYTES = 512 * MIB
 _SMALL_BYTES = 4 * KIB
 _REPETITIONS = 5
 _MATRIX_SIZE = 1024
@@ -93,19 +93,19 @@ def _delay_s_per_byte(target: Tensor, source: Tensor) -> float:
 
 def _accelerator_link(device: torch.device) -> Link:
     pinned = PinnedMemory(device)
-    hosts = [pinned.take(_ACCELERATOR_BYTES) for _ in range(2)]
-    devices = [torch.zeros(_ACCELERATOR_BYTES, dtype=torch.uint8, device=device) for _ in range(2)]
+    hosts = [pinned.take(ACCELERATOR_BYTES) for _ in range(2)]
+    devices = [torch.zeros(ACCELERATOR_BYTES, dtype=torch.uint8, device=device) for _ in range(2)]
     out, back = (hosts[0], devices[0]), (devices[1], hosts[1])
     small = (hosts[0][:_SMALL_BYTES], devices[0][:_SMALL_BYTES])
     for pair in (out, back, small):
         _copy_times_s([pair], device)  # the first copy wakes the link
     out_s, back_s, small_s = (_copy_times_s([pair], device)[0] for pair in (out, back, small))
     times_s = (out_s, back_s, *_copy_times_s([out, back], device))
-    out_rate, back_rate, out_together, back_together = (_ACCELERATOR_BYTES / time_s for time_s in times_s)
+    out_rate, back_rate, out_together, back_together = (ACCELERATOR_BYTES / time_s for time_s in times_s)
     pinned.close()
-    pageable = torch.zeros(_ACCELERATOR_BYTES, dtype=torch.uint8)
+    pageable = torch.zeros(ACCELERATOR_BYTES, dtype=torch.uint8)
     pageable_rates = [
-        _ACCELERATOR_BYTES / _copy_times_s([pair], device)[0]
+        ACCELERATOR_BYTES / _copy_times_s([pair], device)[0]
         for pair in ((pageable, devices[0]), (devices[1], pageable))
     ]
     return Link(out_rate, back_rate, out_together, back_together, small_s, *pageable_rates)

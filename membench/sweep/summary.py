@@ -14,8 +14,6 @@ from membench.core.record import (
 )
 from membench.core.units import format_bytes, format_seconds, parse_bytes
 
-_MACHINE = {"cpu": "CPU", "cuda": "GPU"}
-
 
 def summary(record: Record) -> str:
     """Return a cell's configuration and result in a few aligned lines."""
@@ -40,7 +38,7 @@ def place(configuration: Configuration) -> str:
         machine = configuration.get("machine")
         inside = f" in machine {machine['name']}" if machine else ""
         return f"simulated on {_devices(configuration)}{inside} under {framework_name(configuration)}"
-    return f"measured on this machine's {_MACHINE[configuration['backend']['name']]}"
+    return f"measured on this machine's {'CPU' if configuration['backend']['name'] == 'cpu' else 'GPU'}"
 
 
 def _devices(configuration: Configuration) -> str:

@@ -81,7 +81,8 @@ def train(
         assert isinstance(step, CompiledStep | MicroBatchedStep)
         return step
 
-    steps = {len(part): step_for(len(part)) for part in torch.arange(len(images)).split(recipe.batch_size)}
+    sizes = {len(part) for part in torch.arange(len(images)).split(recipe.batch_size)}
+    steps = {size: step_for(size) for size in sorted(sizes)}
     optimizer = torch.optim.SGD(
         module.parameters(), recipe.learning_rate, recipe.momentum, weight_decay=recipe.weight_decay
     )

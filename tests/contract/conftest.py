@@ -39,17 +39,3 @@ def deterministic_kernels() -> Iterator[None]:
     yield
     torch.utils.deterministic.fill_uninitialized_memory = True
     torch.use_deterministic_algorithms(False)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out `auto` where a GPU is tested, but for the strategies' own tests: it runs one of the others, and plans for long."""
-    if DEVICE.type == "cpu":
-        return
-    left_out = [item for item in items if item.path.stem != "test_strategies" and _is_of_auto(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
-
-
-def _is_of_auto(item: pytest.Item) -> bool:
-    call = getattr(item, "callspec", None)
-    return call is not None and "auto" in (call.params.get("variant"), call.params.get("strategy"))

@@ -28,6 +28,11 @@ def step_on(work: Workload, device: torch.device) -> Results:
     return run_step(work, run, buffers)
 
 
+def test_a_number_of_the_program_takes_the_type_of_a_tensor_without_dimensions() -> None:
+    for value in torch.rand(50):
+        assert torch.equal((0.3 * value.to(DEVICE)).cpu(), 0.3 * value)
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_plain_pytorch_has_the_bits_of_the_cpu(network: str) -> None:
     on_cpu = step_on(workload(NETWORKS[network], network), torch.device("cpu"))

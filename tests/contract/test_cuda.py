@@ -31,7 +31,7 @@ from membench.training.loop import train
 from membench.training.recipe import Recipe
 from tests.helpers.checks import check_exact
 from tests.helpers.devices import DEVICE
-from tests.helpers.networks import COST, reference
+from tests.helpers.networks import CLASSES, COST, NETWORKS, reference
 from tests.helpers.timings import has_parallel_tasks
 from tests.helpers.variants import VARIANTS
 
@@ -155,10 +155,10 @@ def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(
 def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> None:
     """Three steps of descent, in micro-batches of two sizes, compared with PyTorch on the GPU."""
     torch.manual_seed(0)
-    module = imagenet_resnet(18).eval()
+    module = NETWORKS["resnet50"].build().eval()
     plain = copy.deepcopy(module).to(DEVICE)
-    images, labels = torch.randn(5, 3, 64, 64), torch.randint(1000, (5,))
-    work = Workload("resnet18", module, torch.nn.functional.cross_entropy, (images,), (labels,))
+    images, labels = torch.randn(5, 3, 32, 32), torch.randint(CLASSES, (5,))
+    work = Workload("resnet50", module, torch.nn.functional.cross_entropy, (images,), (labels,))
     step = build_step(
         Captures(work, DEVICE),
         Modnn(offload_weights=True),

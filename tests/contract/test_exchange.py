@@ -15,7 +15,7 @@ from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_peak, step_of
 from tests.helpers.networks import COST, Reference, reference, reference_of
 from tests.helpers.random_networks import PLANS, random_workload
-from tests.helpers.variants import VARIANTS
+from tests.helpers.variants import COMBINED
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,14 +26,14 @@ def one_process() -> Iterator[None]:
 
 
 def exchanged(case: Reference, variant: str, exchange: Exchange) -> Schedule:
-    schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
+    schedule = plan(case.captured.graph, COMBINED[variant], COST, None)
     averaged = exchange_gradients(schedule, exchange)
     validate(averaged, budget_bytes=schedule.peak_bytes, exchanges=True)
     return averaged
 
 
 @pytest.mark.accelerator
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", COMBINED)
 @pytest.mark.parametrize("exchange", Exchange)
 def test_results_and_peak_stay_exact(variant: str, exchange: Exchange) -> None:
     case = reference("squeezenet")
@@ -45,7 +45,7 @@ def test_results_and_peak_stay_exact(variant: str, exchange: Exchange) -> None:
         check_exact(case, step)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", COMBINED)
 @pytest.mark.parametrize("exchange", Exchange)
 def test_each_gradient_is_averaged_once(variant: str, exchange: Exchange) -> None:
     schedule = exchanged(reference("resnet18"), variant, exchange)
@@ -64,6 +64,6 @@ def test_each_gradient_is_averaged_once(variant: str, exchange: Exchange) -> Non
 def test_random_networks_stay_exact(layers: list[tuple[str, int, int]]) -> None:
     case = reference_of(random_workload(layers))
     for exchange in Exchange:
-        for variant in VARIANTS:
+        for variant in COMBINED:
             with step_of(case, exchanged(case, variant, exchange), Chaos(seed=5)) as step:
                 check_exact(case, step)

@@ -24,7 +24,7 @@ from membench.strategies.vdnn import VdnnAll
 from tests.helpers.devices import DEVICE, allocator_peak_bytes
 from tests.helpers.micro_batches import accumulate, step_in_micro_batches
 from tests.helpers.networks import COST, NETWORKS, Results, run_step, workload
-from tests.helpers.variants import VARIANTS
+from tests.helpers.variants import COMBINED, COMBINED_STRATEGIES
 
 pytestmark = pytest.mark.accelerator
 
@@ -43,7 +43,7 @@ def accumulated(
     return Captures(work), buffers, results
 
 
-@pytest.mark.parametrize("strategy", strategies())
+@pytest.mark.parametrize("strategy", COMBINED_STRATEGIES)
 @pytest.mark.parametrize("network", ["squeezenet", pytest.param("resnet18", marks=pytest.mark.slow)])
 def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -> None:
     captures, buffers, expected = accumulated(network, BATCH_SIZE, MICRO_BATCH)
@@ -59,7 +59,7 @@ def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -
     step.close()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", COMBINED)
 @pytest.mark.parametrize(
     ("network", "batch_size", "micro_batch"),
     [
@@ -77,7 +77,7 @@ def test_micro_batches_are_exact_even_when_copies_are_late_and_freed_memory_is_p
     captures, buffers, expected = accumulated(network, batch_size, micro_batch)
     work = captures.workload
     chaos = Chaos(seed=5, longest_delay_s=0.0003)
-    with step_in_micro_batches(captures, VARIANTS[variant], micro_batch, chaos) as step:
+    with step_in_micro_batches(captures, COMBINED[variant], micro_batch, chaos) as step:
         results = run_step(work, lambda: step(work.inputs, work.targets), buffers)
         expected.check(results, rounding=step.plan[0].schedule.rounding)
 
@@ -96,7 +96,7 @@ def six_convolutions(batch_size: int) -> Captures:
 
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
-    strategy=st.sampled_from(sorted(strategies())),
+    strategy=st.sampled_from(sorted(COMBINED_STRATEGIES)),
     batch_size=st.integers(2, 9),
     micro_batch=st.integers(1, 8),
     percent=st.sampled_from([None, 60, 90]),

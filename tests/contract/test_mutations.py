@@ -20,7 +20,7 @@ from tests.helpers.mutations import accepted_mutants
 from tests.helpers.networks import COST, Reference
 from tests.helpers.random_networks import random_reference
 from tests.helpers.timings import highest_bytes
-from tests.helpers.variants import VARIANTS
+from tests.helpers.variants import COMBINED
 
 pytestmark = pytest.mark.accelerator
 
@@ -52,13 +52,13 @@ def one_process() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", COMBINED)
 @pytest.mark.parametrize("mutants", [40, pytest.param(600, marks=pytest.mark.slow)])
 def test_accepted_mutants_are_right(variant: str, mutants: int) -> None:
     rng = random.Random(f"{variant} {mutants}")
     for number in range(mutants):
         case = random_reference(list(NETWORKS[number % len(NETWORKS)]), seed=0)
-        schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
+        schedule = plan(case.captured.graph, COMBINED[variant], COST, None)
         exchanges = number % 4 == 3
         if exchanges:
             schedule = exchange_gradients(schedule, rng.choice(list(Exchange)))

@@ -29,7 +29,7 @@ from tests.helpers.random_networks import (
     runs_in_plain_pytorch,
 )
 from tests.helpers.timings import highest_bytes
-from tests.helpers.variants import VARIANTS
+from tests.helpers.variants import COMBINED
 
 pytestmark = pytest.mark.accelerator
 
@@ -40,14 +40,14 @@ DELAYS_S = (0.0001, 0.0003, 0.001)
 """The longest delays of copies."""
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", COMBINED)
 @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=ALL_PLANS, seed=st.integers(0, 1000))
 @example(layers=[("dropout", 0, 0), ("relu", 0, 0), ("transposed", 1, 0)], seed=0)  # permutes a gradient
 def test_results_and_peak_of_random_networks_are_exact(variant: str, layers: Layers, seed: int) -> None:
     assume(runs_in_plain_pytorch(layers, seed))
     case = random_reference(layers, seed)
-    schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
+    schedule = plan(case.captured.graph, COMBINED[variant], COST, None)
     with step_of(case, schedule, Chaos(seed, longest_delay_s=0.0003)) as step:
         check_exact(case, step)
         check_peak(case, step)
@@ -82,7 +82,7 @@ def differences(seed: int, counts: Counter[str]) -> list[str]:
     counts["networks"] += 1
     case = random_reference(layers, seed, loss)
     found = []
-    for variant in VARIANTS:
+    for variant in COMBINED:
         for what, schedule in _schedules(case, variant, rng):
             name = f"seed {seed}, {variant}, {what}: {layers} {loss}"
             found += [f"{name}: {each}" for each in _differences_of(case, schedule, rng, counts)]
@@ -92,12 +92,12 @@ def differences(seed: int, counts: Counter[str]) -> list[str]:
 
 
 def _schedules(case: Reference, variant: str, rng: random.Random) -> Iterator[tuple[str, Schedule]]:
-    free = plan(case.captured.graph, VARIANTS[variant], COST, None)
+    free = plan(case.captured.graph, COMBINED[variant], COST, None)
     yield "no budget", free
     lowest_bytes = free.graph.lower_bound_bytes
     budget_bytes = rng.randint(lowest_bytes, max(lowest_bytes, free.peak_bytes))
     with suppress(InfeasibleSchedule):
-        yield f"budget {budget_bytes}", plan(case.captured.graph, VARIANTS[variant], COST, budget_bytes)
+        yield f"budget {budget_bytes}", plan(case.captured.graph, COMBINED[variant], COST, budget_bytes)
 
 
 def _differences_of(
@@ -126,7 +126,7 @@ def _in_micro_batches(layers: Layers, seed: int, loss: str, counts: Counter[str]
     if micro_batch == BATCH_SIZE:
         return
     expected = run_step(work, lambda: accumulate(work, micro_batch), buffers)
-    for variant, strategy in VARIANTS.items():
+    for variant, strategy in COMBINED.items():
         with step_in_micro_batches(captures, strategy, micro_batch, Chaos(seed, DELAYS_S[0])) as step:
             for _ in DELAYS_S:
                 counts["runs"] += 1

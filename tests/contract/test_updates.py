@@ -21,7 +21,7 @@ from tests.helpers.networks import COST, NETWORKS, workload
 from tests.helpers.random_networks import PLANS, Layers, random_workload, runs_in_plain_pytorch
 from tests.helpers.timings import has_parallel_tasks
 from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
-from tests.helpers.variants import VARIANTS
+from tests.helpers.variants import COMBINED, COMBINED_STRATEGIES
 
 pytestmark = pytest.mark.accelerator
 
@@ -32,7 +32,7 @@ def weights_of(module: nn.Module) -> torch.Tensor:
 
 def check_update(original: Workload, variant: str, name: str, chaos: Chaos | None) -> None:
     work = deepcopy(original)
-    step = updating_step(work, MAKERS[name](work.module.parameters()), VARIANTS[variant], chaos=chaos)
+    step = updating_step(work, MAKERS[name](work.module.parameters()), COMBINED[variant], chaos=chaos)
     schedule = step.schedule
     run_steps(work, step)
     on_host = any(task.on_host for task in schedule.graph.tasks)
@@ -53,7 +53,7 @@ def check_update(original: Workload, variant: str, name: str, chaos: Chaos | Non
     step.close()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", COMBINED)
 @pytest.mark.parametrize(
     ("network", "name"), [pytest.param("squeezenet", "sgd", marks=pytest.mark.slow), ("lstm", "adamw")]
 )
@@ -69,12 +69,12 @@ def test_random_networks_are_updated_exactly(layers: Layers, name: str) -> None:
     if not runs_in_plain_pytorch(layers, 0):
         return
     work = random_workload(layers)
-    for variant in VARIANTS:
+    for variant in COMBINED:
         if not variant.startswith("epmc"):  # it rounds, and few weights have few gradients to average over
             check_update(work, variant, name, Chaos(seed=5))
 
 
-@pytest.mark.parametrize("strategy", sorted(strategies()))
+@pytest.mark.parametrize("strategy", COMBINED_STRATEGIES)
 def test_micro_batches_update_once_with_the_sum_of_their_gradients(strategy: str) -> None:
     work = workload(NETWORKS["lstm_cnn"], "lstm_cnn", batch_size=5)
     without = deepcopy(work)

@@ -17,7 +17,7 @@ from membench.steps import wrapped_step
 from tests.helpers.devices import DEVICE, allocator_peak_bytes, backend_of
 from tests.helpers.networks import Reference, reference, run_step
 from tests.helpers.timings import has_parallel_tasks
-from tests.helpers.variants import VARIANTS
+from tests.helpers.variants import COMBINED
 
 pytestmark = pytest.mark.accelerator
 
@@ -37,7 +37,7 @@ EACH_VARIANT_AND_NETWORK = [
         marks=() if name in ALWAYS.get(variant, {"vit"}) else pytest.mark.slow,
     )
     for name in OF_EVERY_KIND
-    for variant in VARIANTS
+    for variant in COMBINED
 ]
 
 
@@ -49,7 +49,7 @@ def run_forward_and_backward(module: torch.nn.Module, case: Reference) -> None:
 
 def check_wrapped(case: Reference, variant: str) -> None:
     module = membench.wrap(
-        case.work.module, strategy=VARIANTS[variant], example=case.work.inputs, backend=DEVICE.type
+        case.work.module, strategy=COMBINED[variant], example=case.work.inputs, backend=DEVICE.type
     )
     [step] = module.wrapped_calls.steps
     work, schedule = case.work, step.schedule

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from membench.planning.exchange import Exchange
-from membench.strategies.base import strategies
 from tests.helpers.distributed_training import CRITERION, MICRO_BATCHES, batch, gradients, network, share
 from tests.helpers.launch import torchrun
+from tests.helpers.variants import COMBINED_STRATEGIES
 
 pytestmark = pytest.mark.accelerator
 PROCESSES = 2
@@ -35,7 +35,7 @@ def eager(inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("how", MICRO_BATCHES)
 @pytest.mark.parametrize("exchange", Exchange)
-@pytest.mark.parametrize("strategy", strategies())
+@pytest.mark.parametrize("strategy", COMBINED_STRATEGIES)
 def test_two_halves_give_the_gradients_of_the_whole_batch(
     found: dict[tuple[str, str, str], dict[str, Tensor]], strategy: str, exchange: str, how: str
 ) -> None:
@@ -46,7 +46,7 @@ def test_two_halves_give_the_gradients_of_the_whole_batch(
 
 
 @pytest.mark.parametrize("exchange", Exchange)
-@pytest.mark.parametrize("strategy", strategies())
+@pytest.mark.parametrize("strategy", COMBINED_STRATEGIES)
 def test_gradients_are_the_exact_mean_over_both_processes(
     found: dict[tuple[str, str, str], dict[str, Tensor]], strategy: str, exchange: str
 ) -> None:

@@ -1,8 +1,9 @@
 """The device that the contract is tested on: the CPU, or what MEMBENCH_TEST_DEVICE names: ``emulated`` or ``cuda``."""
 
+import atexit
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ from membench.backends.cpu import Chaos, CpuBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.core.distributed import join
 from membench.core.schedule import Schedule
+from membench.core.units import MIB
 from membench.execution.measurement import peak_bytes
 from tests.helpers.emulator import Runtime, collect_by, delay_jobs, load_emulator
 from tests.helpers.emulator.codecs import cpu_codecs
@@ -45,9 +47,17 @@ def accelerators_have_what_cuda_has() -> Iterator[None]:
     with (
         cpu_codecs(),
         patch("membench.backends.pinned.locks_pages", return_value=True),
+        patch("membench.profiling.link.ACCELERATOR_BYTES", MIB),
         patch("torch.cuda.cudart", return_value=Runtime()),
     ):
         yield
+
+
+def start_plugin() -> None:
+    """Give a process of `tests/helpers/emulator/plugin` what CUDA has until its end; torch calls this when it is imported."""
+    until_exit = ExitStack()
+    until_exit.enter_context(accelerators_have_what_cuda_has())
+    atexit.register(until_exit.close)
 
 
 @contextmanager

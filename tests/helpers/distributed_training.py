@@ -1,6 +1,6 @@
 """The program of each of several processes: `torchrun ... -m tests.helpers.distributed_training OUTPUT`.
 
-Every strategy and exchange on this process's share of a batch, whole and in micro-batches; the first process writes the
+Each strategy and exchange on this process's share of a batch, whole and in micro-batches; the first process writes the
 gradients.
 """
 
@@ -21,6 +21,7 @@ from membench.steps.compile import build_step
 from membench.strategies.base import strategies
 from membench.strategies.epmc import Epmc
 from tests.helpers.devices import DEVICE, joined_processes
+from tests.helpers.variants import COMBINED_STRATEGIES
 
 BATCH_SIZE = 8
 MICRO_BATCHES = {"whole": None, "in micro-batches": 3}
@@ -61,7 +62,7 @@ def main(output: str) -> None:
         with suppress(InfeasibleSchedule):  # the refusal of the first process is raised in all
             build_step(captures, strategies()["eager"](), cost, 1, exchange=Exchange.AS_MADE)
             raise AssertionError(f"process {rank} has a step in one byte")
-        for strategy, exchange, how in product(strategies(), Exchange, MICRO_BATCHES):
+        for strategy, exchange, how in product(COMBINED_STRATEGIES, Exchange, MICRO_BATCHES):
             # nothing is rounded
             chosen = Epmc(values="fp32") if strategy == Epmc.name else strategies()[strategy]()
             try:

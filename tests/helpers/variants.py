@@ -4,6 +4,7 @@ from membench.strategies.base import Strategy, strategies
 from membench.strategies.epmc import Epmc
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.network_wide import NetworkWide
+from tests.helpers.devices import DEVICE
 from tests.helpers.host_updates import HostUpdates
 
 OPTIONS: dict[str, Strategy] = {
@@ -19,3 +20,16 @@ OPTIONS: dict[str, Strategy] = {
     "updates on the host": HostUpdates(),
 }
 VARIANTS = {name: strategy() for name, strategy in strategies().items()} | OPTIONS
+
+DISTINCT = (
+    *("eager", "pytorch", "network_wide", "network_wide, shared gradients on streams", "layrub_hybrid"),
+    *("layrub_intra, gradient streams", "vdnn_dyn", "superneurons", "rotor", "joint", "modnn", "gist"),
+    *("epmc", "epmc, fp8", "ratel", "zero_infinity", "zero_offload", "updates on the host"),
+)
+"""One for each kind of instructions and memory."""
+
+COMBINED = {name: each for name, each in VARIANTS.items() if DEVICE.type == "cpu" or name in DISTINCT}
+"""Those tested in combination with what `test_strategies` leaves out. On an accelerator it is the backend that differs, not the
+plans, which take the time."""
+
+COMBINED_STRATEGIES = [name for name in strategies() if name in COMBINED]

@@ -14,6 +14,9 @@ from tests.helpers import emulated
 
 DEVICE_TYPE = "emulated"
 
+PLUGIN = str(Path(__file__).parent / "plugin")
+"""A folder for the path of other processes of Python, in which torch then loads the device by itself."""
+
 
 def load_emulator() -> torch.device:
     """Build the extension at first use, register the device for the rest of this process, and return it."""

@@ -108,7 +108,8 @@ std::string kind_of(const OperatorHandle& op, c10::ArrayRef<IValue> arguments) {
   kind << op.operator_name();
   const auto note = [&](const at::Tensor& each) {
     if (each.defined()) {
-      kind << '|' << each.scalar_type() << each.sizes() << each.strides() << each.device().type();
+      kind << '|' << each.scalar_type() << each.sizes() << each.strides() << each.device().type()
+           << each.unsafeGetTensorImpl()->is_wrapped_number();
     } else {
       kind << "|-";
     }
@@ -125,11 +126,20 @@ std::string kind_of(const OperatorHandle& op, c10::ArrayRef<IValue> arguments) {
   return kind.str();
 }
 
+// A number of the program's ranks below tensors when the type of the result is chosen; its copy must, too.
+at::Tensor as_number_like(const at::Tensor& original, const at::Tensor& copy) {
+  if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
+    copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return copy;
+}
+
 at::Tensor zeros_like_layout(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     return tensor;
   }
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU)).zero_();
+  const auto options = tensor.options().device(at::kCPU);
+  return as_number_like(tensor, at::empty_strided(tensor.sizes(), tensor.strides(), options).zero_());
 }
 
 // ---- random numbers ------------------------------------------------------------------------------------------------
@@ -282,7 +292,7 @@ at::Tensor safe_on_cpu(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_privateuseone()) {
     return on_cpu(tensor);
   }
-  return tensor.clone();  // the caller may change it before the kernel runs
+  return as_number_like(tensor, tensor.clone());  // the caller may change it before the kernel runs
 }
 
 // Copy the results that the kernel has allocated into those that the host has.
