@@ -69,8 +69,9 @@ format: $(STAMP)  ## apply ruff's fixes and its format
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
+# Without --quiet, with which warnings are not counted, so that --strict passes.
 docs: $(STAMP)  ## build the documentation site, build/site/index.html; a broken link or reference is an error
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 reproduce-%: $(STAMP)  ## run a paper's experiments; write results/, SCOREBOARD.md and paper_figs/
 	$(RUN) -m membench reproduce $*

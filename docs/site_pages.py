@@ -56,6 +56,7 @@ class Generated:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages, the figures and tables, and the papers' reports; put the pages into the navigation."""
+    generated_pages.cache_clear()  # `mkdocs serve` builds again when a page has changed
     for page in generated_pages():
         files.append(File.generated(config, page.uri, content=page.text))
     for path in (path for pattern in STATIC for path in ROOT.glob(pattern)):
@@ -211,7 +212,8 @@ def _paper(name: str) -> Generated:
         if section.figure
     ]
     overview_of = f"![Every judged number, ours over the paper's](../paper_figs/{name}/overview.png)"
-    text = "\n\n".join([title, report, overview_of, rest, "## Figures", *figures])
+    name_in_navigation = f"---\ntitle: {title.removeprefix('# ').partition(':')[0]}\n---"
+    text = "\n\n".join([name_in_navigation, title, report, overview_of, rest, "## Figures", *figures])
     return Generated(f"papers/{name}.md", SCOREBOARD, f"{text}\n", (f"results/{name}/summary.md",))
 
 
@@ -235,7 +237,7 @@ def _python() -> Iterator[Generated]:
     yield _interface("classes", "Classes", "membench", classes)
     yield _interface("errors", "Errors", "membench", errors)
     yield _interface(
-        "strategies", "The kit of a strategy", "membench.strategies", exports("membench.strategies")
+        "strategies", "The author's kit of strategies", "membench.strategies", exports("membench.strategies")
     )
 
 
@@ -291,5 +293,5 @@ def _as_markdown(text: str) -> str:
 
 def _escaped(line: str) -> str:
     """Return prose whose stars, brackets and underscores are characters; what is in backticks stays."""
-    parts = re.split(r"(``?[^`]+``?)", line)
-    return "".join(part if part.startswith("`") else re.sub(r"([*_<\[|])", r"\\\1", part) for part in parts)
+    parts = re.split(r"(``?[^`]+``?)", line.replace("<", "&lt;"))
+    return "".join(part if part.startswith("`") else re.sub(r"([*_\[|])", r"\\\1", part) for part in parts)
