@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-accelerator test-gpu test-slurm measure compare validate frontiers depth-record lint format figures report scoreboard sensitivity sync bench audit smoke clean
+.PHONY: help install test test-slow test-accelerator test-gpu test-slurm measure compare validate frontiers depth-record lint format docs figures report scoreboard sensitivity sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,10 @@ lint: $(STAMP)  ## ruff and mypy
 format: $(STAMP)  ## apply ruff's fixes and its format
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
+
+# Without --quiet, with which warnings are not counted, so that --strict passes.
+docs: $(STAMP)  ## build the documentation site, build/site/index.html; a broken link or reference is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 reproduce-%: $(STAMP)  ## run a paper's experiments; write results/, SCOREBOARD.md and paper_figs/
 	$(RUN) -m membench reproduce $*

@@ -40,7 +40,7 @@ def groups_of(command: str) -> tuple[str, ...]:
 
 def overview() -> str:
     """Return the help of `membench` itself: its sub-commands."""
-    lines = (f"  {command:<10} {_docstring(command).splitlines()[0]}" for command in COMMANDS)
+    lines = (f"  {command:<10} {docstring(command).splitlines()[0]}" for command in COMMANDS)
     return _OVERVIEW.format("\n".join(lines))
 
 
@@ -48,18 +48,18 @@ def command_help(command: str) -> str:
     """Return the help of a sub-command: its module's docstring, then its options with their defaults."""
     config = COMMANDS[command]
     if config is None:
-        return _docstring(command)
+        return docstring(command)
     choices = {group: ", ".join(configuration.names(group)) for group in groups_of(command)}
     groups = [fill(f"{group}: {choices[group]}", 110, subsequent_indent="    ") for group in choices]
-    options = ["Options and their defaults:", *_option_lines(config)]
-    return "\n".join([_docstring(command), "", "Groups and their choices:", *groups, "", *options])
+    options = ["Options and their defaults:", *option_lines(config)]
+    return "\n".join([docstring(command), "", "Groups and their choices:", *groups, "", *options])
 
 
 def options_of(command: str) -> list[str]:
     """Return the names of a sub-command's options, those of `groups_of` excluded."""
     config = COMMANDS[command]
     if config is not None:
-        return [line.partition(":")[0] for line in _option_lines(config)]
+        return [line.partition(":")[0] for line in option_lines(config)]
     classes = [node for node in _syntax(command).body if isinstance(node, ast.ClassDef)]
     settings = [node for node in classes if node.name.endswith("Settings")]
     fields = (field for node in settings for field in node.body if isinstance(field, ast.AnnAssign))
@@ -68,14 +68,15 @@ def options_of(command: str) -> list[str]:
     return [name for name in names if name not in given_with_a_flag_or_bare]
 
 
-def _option_lines(config: str) -> list[str]:
+def option_lines(config: str) -> list[str]:
     """Return a line for each option of a configuration file: its name, its default and its description."""
     text = _file(config).read_text()
     text += _file("running").read_text() if "running@_here_" in text else ""
     return re.findall(r"^\w+: .+", text, re.MULTILINE)
 
 
-def _docstring(command: str) -> str:
+def docstring(command: str) -> str:
+    """Return the first part of a sub-command's help: its module's docstring."""
     return ast.get_docstring(_syntax(command)) or ""
 
 

@@ -1,0 +1,93 @@
+"""The home page and the tutorials print what they show, and the site has a page for everything that is exported."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import membench
+from docs.site_pages import exports, generated_pages, reports, site_uri
+from membench import strategies
+from membench.cli.commands import COMMANDS, options_of
+from membench.cli.main import main
+from tests.helpers.pages import PAGES, code_of
+
+OF_COMMANDS = ("docs/index.md", "docs/tutorials/first_answers.md")
+SHOWN = [
+    (command, output)
+    for page in OF_COMMANDS
+    for command, output in re.findall(
+        r"^    membench (.+)\n\n```text\n([^`]+)```$", PAGES[page].read_text(), re.MULTILINE
+    )
+]
+
+
+def is_shown(output: str, block: str) -> bool:
+    """Return whether a block is a program's output, where a line of three dots stands for any lines."""
+    pattern = ".*".join(
+        re.escape(part.strip("\n")) for part in re.split(r"^\.\.\.$", block, flags=re.MULTILINE)
+    )
+    return re.fullmatch(pattern, output.strip("\n"), re.DOTALL) is not None
+
+
+@pytest.mark.parametrize(("command", "block"), SHOWN, ids=[command for command, _ in SHOWN])
+def test_a_command_prints_what_its_page_shows(
+    command: str,
+    block: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)) == 0
+    output = capsys.readouterr().out
+    assert is_shown(output, block), output
+
+
+def test_every_page_of_commands_shows_outputs() -> None:
+    assert len(SHOWN) == 7
+
+
+def test_the_program_of_the_tutorial_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for code in code_of("docs/tutorials/first_step.md"):
+        if code.language == "python":
+            exec(code.text, names)
+        else:
+            output = capsys.readouterr().out
+            assert is_shown(output, code.text), output
+
+
+@pytest.mark.parametrize("package", [membench, strategies], ids=["membench", "strategies"])
+def test_the_reference_has_everything_that_a_package_exports(package: Any) -> None:
+    reference = "".join(page.text for page in generated_pages() if page.uri.startswith("reference/python/"))
+    entries = set(re.findall(rf"^::: {package.__name__}\.(\w+)$", reference, re.MULTILINE))
+    assert entries == set(package.__all__) - {"__version__"} == set(exports(package.__name__))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_page_of_a_command_has_its_options_and_its_help(command: str) -> None:
+    [page] = [page for page in generated_pages() if page.uri == f"reference/commands/{command}.md"]
+    assert page.text.startswith(f"# membench {command}\n\n")
+    if COMMANDS[command]:
+        assert all(f"| `{option}` |" in page.text for option in options_of(command))
+
+
+def test_a_papers_part_of_the_scoreboard_is_on_one_page_with_its_figures_and_report() -> None:
+    pages = {page.uri: page.text for page in generated_pages()}
+    assert "### What deviates" not in pages["papers/scoreboard.md"]
+    names = {name.removesuffix(".html") for name in reports()} - {"index"}
+    assert len(names) >= 5
+    for name in names:
+        assert "## What deviates" in pages[f"papers/{name}.md"]
+        assert f"](../paper_figs/{name}/figure" in pages[f"papers/{name}.md"]
+        assert f"](../report/{name}.html)" in pages[f"papers/{name}.md"]
+
+
+def test_a_path_of_the_repository_leads_to_its_page() -> None:
+    assert site_uri("results/validation/README.md") == "results/validation.md"
+    assert site_uri("docs/decisions") == "decisions/index.md"
+    assert site_uri("docs/examples/write_a_strategy.py") == "examples/write_a_strategy.md"
+    assert site_uri("docs/running.md") == "running.md"
