@@ -20,27 +20,20 @@ share variables, which are sums over them. Collectives take their time in window
 again in the windows around their gap.
 """
 
-from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress, pairwise
 
 import numpy as np
-from scipy.optimize import linprog
 
-from membench.core.task_graph import RESULT_ROLES
 from membench.planning.choices.problem import Problem
-from membench.strategies.joint.gaps import ANYWHERE, Gap, Saved, Saving, Span, find_gaps
-from membench.strategies.joint.inequalities import Inequalities
-from membench.strategies.joint.windows import boundaries, find_exchanges
-
-OPTIMAL, LIMIT_REACHED, INFEASIBLE = 0, 1, 2
-"""Statuses of scipy's `linprog`."""
-
-MOST_STEPS = 1000
-"""Of the interior point method, which ends after tens of steps, or in rare cases never."""
+from membench.strategies.joint.gaps import Saved, Saving, Span, find_gaps
+from membench.strategies.joint.homes import Residence
+from membench.strategies.joint.inequalities import INFEASIBLE, OPTIMAL, Inequalities, minimize
+from membench.strategies.joint.moments import Moments, held_by_tasks, segments_of
+from membench.strategies.joint.windows import find_exchanges, windows
 
 UNITS_OF_TIME, UNITS_OF_BYTES = 1e4, 1e3
 """In the computing of a step, and in the largest block."""
@@ -50,23 +43,6 @@ HOST_ROWS = 8
 
 MOMENTS = 750
 """Number of moments: more of them raise the bound of a deep network by less than 0.1 %."""
-
-
-@dataclass(frozen=True)
-class Residence:
-    """An update on the device in place of one on the host: its weights and states are on the device throughout.
-
-    Attributes:
-        tasks: of the update, on the host in the problem's graph.
-        visitors: its weights and gradients, which then do not leave; they have gaps (`Gap.leaves`).
-        states_bytes: of the blocks that only these tasks use.
-        device_s: seconds of the update on the device.
-    """
-
-    tasks: tuple[int, ...]
-    visitors: frozenset[int]
-    states_bytes: int
-    device_s: float
 
 
 @dataclass(frozen=True)
@@ -124,79 +100,72 @@ class _Program:
         segments: int,
         moments: int,
     ) -> None:
-        self._problem = problem
+        self._problem, self._residences = problem, residences
         durations_s = problem.duration_s[: len(problem.graph.tasks)]
         self._compute_s = sum(durations_s)
         self._unit_s = self._compute_s / UNITS_OF_TIME or 1.0
         self._durations = [duration_s / self._unit_s for duration_s in durations_s]
+        self._starts = np.concatenate(([0.0], np.cumsum(self._durations)))
         self._gaps = list(find_gaps(problem, problem.least_bytes))
         self._unit_bytes = max((gap.size_bytes for gap in self._gaps), default=1) / UNITS_OF_BYTES
-        self._segment = self._segments(segments)
-        self._residences = residences
-        held = self._held()
+        states_bytes = sum(residence.states_bytes for residence in residences)
+        held = [
+            size_bytes / self._unit_bytes for size_bytes in held_by_tasks(problem, self._gaps, states_bytes)
+        ]
         # no more than everything at once: the solver does not end with numbers that are far larger than the others
         most = max(held) + sum(block.size_bytes for block in problem.graph.blocks) / self._unit_bytes
         self._budget = min(budget_bytes / self._unit_bytes, most)
-        self._moments = self._choose_moments(held, moments)
-        self._count = len(self._moments)
-        self._starts = np.concatenate(([0.0], np.cumsum(self._durations)))
-        self._segment_end = {segment: task + 1 for task, segment in enumerate(self._segment)}
-        self._variables = 0
-        self._rows, self._equal = Inequalities(), Inequalities()
-        new = partial(self._new, self._count)
-        self._extra, self._ended, self._leaving, self._ahead, self._before, self._away = (
-            new() for _ in range(6)
+        self._in = Moments(
+            self._durations, segments_of(self._durations, problem.turn, segments), held, moments
         )
-        self._last_extra = self._new(1)  # behind the last task
+        self._moments = self._in.tasks
         self._exchanges = find_exchanges(problem)
-        self._gathered: list[tuple[Span, list[int]]] = []  # again, and the variables of their number
-        # by moment, or by segment: variables and their coefficients
-        self._becomes_away, self._out, self._back, self._in_use, self._spent, self._out_of_segment = (
-            defaultdict[int, dict[int, float]](dict) for _ in range(6)
-        )
         self._savings: dict[tuple[int, int], list[Saving]] = defaultdict(list)
         for saving in savings:
             self._savings[saving.group].append(saving)
-        self._saved: list[tuple[list[int], list[tuple[int, int]]]] = []  # variables, and groups of savings
-        self._keys: dict[int, list[tuple[int, int]]] = defaultdict(
-            list
-        )  # of a unit's spans, as groups of savings
-        self._moved = {residence: self._new(1) for residence in residences}
-        self._moved_of = {
-            block: variable for residence, variable in self._moved.items() for block in residence.visitors
-        }
-        self._spent_s: dict[int, float] = defaultdict(float)  # by segment, if all updates are on the device
+        self._prepare()
         self._groups = self._equal_units()
         self._shared = [self._add_unit(spans, units) for spans, units in self._groups]
         self._add_other_savings()
         self._add_residences()
-        self._add_windows()
+        for window in windows(self._exchanges, self._in.at):
+            self._add_window(*window)
         self._add_queues()
         self._add_memory([held[task] for task in self._moments])
         self._add_segments([held[task] for task in self._moments])
         self._add_seconds()
 
+    def _prepare(self) -> None:
+        """Make the variables of each moment and of each residence, and the terms that choices add to."""
+        self._variables = 0
+        self._rows, self._equal = Inequalities(), Inequalities()
+        self._count = len(self._moments)
+        new = partial(self._new, self._count)
+        self._extra, self._ended, self._leaving = new(), new(), new()
+        self._ahead, self._before, self._away = new(), new(), new()
+        self._last_extra = self._new(1)  # behind the last task
+        self._gathered: list[tuple[Span, list[int]]] = []  # again, and the variables of their number
+        # by moment, or by segment: variables and their coefficients
+        self._becomes_away, self._out, self._back, self._in_use, self._spent, self._out_of_segment = (
+            defaultdict[int, dict[int, float]](dict) for _ in range(6)
+        )
+        self._saved: list[tuple[list[int], list[tuple[int, int]]]] = []  # variables, and groups of savings
+        self._keys = defaultdict[int, list[tuple[int, int]]](list)  # of a unit's spans, as groups of savings
+        self._moved = {residence: self._new(1) for residence in self._residences}
+        self._moved_of = {
+            block: variable for residence, variable in self._moved.items() for block in residence.visitors
+        }
+        self._spent_s = defaultdict[int, float](float)  # by segment, if all updates are on the device
+
     def solve(self) -> Relaxation | None:
         objective = np.zeros(self._variables)
         objective[[*range(self._extra, self._extra + self._count), self._last_extra]] = 1.0
-        solve = partial(
-            linprog,
-            objective,
-            A_ub=self._rows.matrix(self._variables),
-            b_ub=self._rows.limits,
-            A_eq=self._equal.matrix(self._variables),
-            b_eq=self._equal.limits,
-            bounds=(0, None),
-        )
-        solution = solve(method="highs-ipm", options={"maxiter": MOST_STEPS})
-        if solution.status == LIMIT_REACHED:
-            solution = solve(method="highs-ds")
+        solution = minimize(objective, self._rows, self._equal)
         if solution.status == INFEASIBLE:
             return None
         if solution.status != OPTIMAL:  # of little use, but valid
             return Relaxation(self._compute_s, {}, {})
-        offloaded: dict[int, float] = {}
-        recomputed: dict[int, float] = {}
+        offloaded, recomputed = dict[int, float](), dict[int, float]()
         for (_, units), (offloads, remakes) in zip(self._groups, self._shared, strict=True):
             copied = max((float(solution.x[variable]) for variable in offloads), default=0.0)
             remade = sum(float(solution.x[variable]) for variable in remakes)
@@ -217,79 +186,12 @@ class _Program:
         self._variables += count
         return self._variables - count
 
-    def _segments(self, segments: int) -> list[int]:
-        """Return the segment of each task: the forward pass is one, the backward pass has parts of equal time."""
-        turn = self._problem.turn
-        backward = sum(self._durations[turn:]) or 1.0
-        found, passed = [0] * turn, 0.0
-        for duration in self._durations[turn:]:
-            found.append(1 + min(segments - 2, int(passed / backward * (segments - 1))))
-            passed += duration
-        return found
-
-    def _choose_moments(self, held: Sequence[float], moments: int) -> list[int]:
-        """Return tasks in order: in parts of equal time the one that holds most, and the last task of each segment."""
-        if len(held) <= 2 * moments:
-            return list(range(len(held)))
-        ends = np.cumsum(self._durations)
-        part = (ends * (moments / ends[-1])).astype(np.int64)
-        most: dict[int, int] = {}
-        for task, number in enumerate(part.tolist()):
-            if held[task] > held[most.setdefault(number, task)]:
-                most[number] = task
-        last_of_segment = (task for task, (a, b) in enumerate(pairwise([*self._segment, -1])) if a != b)
-        return sorted({*most.values(), *last_of_segment})
-
-    def _at(self, position: int) -> int:
-        """Return the first moment at or behind the task at this position."""
-        return bisect_left(self._moments, position)
-
-    def _span(self, gap: Gap) -> Span | None:
-        """Return the gap in moments; None where none lies in it."""
-        start, end = self._at(gap.last + 1), self._at(gap.first)
-        again = self._at(gap.end + 1) if gap.last < 0 else None
-        if start == end and again is None:
-            return None
-        remakes = []
-        if gap.remake_s is not None:
-            for segment in range(self._segment[gap.last + 1], self._segment[gap.first] + 1):
-                away_until = min(end, self._at(self._segment_end[segment]))
-                if away_until > start:
-                    remakes.append((segment, away_until))
-        out = None if gap.written is None else self._at(gap.written + 1)
-        in_use = range(0) if out is None else range(out, start if again is None else again)
-        savings = self._in_moments((gap.block, gap.first))
-        return Span(
-            gap.size_bytes,
-            start,
-            end,
-            out,
-            in_use,
-            again,
-            gap.leaves,
-            tuple(remakes),
-            gap.remake_s,
-            savings,
-            gap.gathers,
-        )
-
-    def _in_moments(self, group: tuple[int, int]) -> tuple[Saved, ...]:
-        """Return the savings of a group in moments."""
-        return tuple(
-            Saved(
-                tuple((size, self._at(a), self._at(b)) for size, a, b in saving.frees),
-                saving.cost_s,
-                ANYWHERE if saving.task == ANYWHERE else self._segment[saving.task],
-            )
-            for saving in self._savings.get(group, ())
-        )
-
     def _equal_units(self) -> list[tuple[tuple[Span, ...], list[int]]]:
         """Return the spans of units, each with the units that have these."""
         spans: dict[int, list[Span]] = defaultdict(list)
         for gap in self._gaps:
             alone = -1 - gap.block  # a block that is in no unit
-            if span := self._span(gap):
+            if span := self._in.span(gap, self._savings):
                 unit = gap.unit if gap.unit >= 0 else alone
                 spans[unit].append(span)
                 self._keys[unit].append((gap.block, gap.first))
@@ -322,11 +224,9 @@ class _Program:
 
     def _add_departures(self, offload: int, blocks: Sequence[int]) -> None:
         """Add that of these blocks those leave in their gap whose update the host runs."""
-        terms = defaultdict[int, float](float, {offload: 1.0})
-        for block in blocks:
-            if block in self._moved_of:
-                terms[self._moved_of[block]] -= 1.0
-        self._equal.add(float(sum(block not in self._moved_of for block in blocks)), terms)
+        moved = Counter(self._moved_of[block] for block in blocks if block in self._moved_of)
+        terms = {variable: -float(number) for variable, number in moved.items()}
+        self._equal.add(float(len(blocks) - moved.total()), {offload: 1.0} | terms)
 
     def _add_residences(self) -> None:
         """Add the states and the seconds of updates on the device, and the host's time, for which the step is to last.
@@ -338,7 +238,7 @@ class _Program:
         for residence, variable in self._moved.items():
             self._rows.add(1.0, {variable: 1.0})
             self._make_away(variable, residence.states_bytes / self._unit_bytes, 0, self._count)
-            segment = self._segment[residence.tasks[0]]
+            segment = self._in.segments[residence.tasks[0]]
             self._spent_s[segment] += residence.device_s / self._unit_s
             self._spent[segment][variable] = -residence.device_s / self._unit_s
         moved_by = {task: variable for residence, variable in self._moved.items() for task in residence.tasks}
@@ -349,7 +249,7 @@ class _Program:
         complete = [max((written[block] for block in problem.sent[task]), default=0) for task in tasks]
         for first in range(0, len(tasks), max(1, len(tasks) // HOST_ROWS)):
             start = min(complete[first:])
-            later = range(self._at(start + 1), self._count)
+            later = range(self._in.at(start + 1), self._count)
             terms = defaultdict[int, float](float, {self._extra + moment: -1.0 for moment in later})
             terms[self._last_extra] = -1.0
             limit = self._compute_s / self._unit_s - float(self._starts[start])
@@ -375,7 +275,7 @@ class _Program:
         added = {group for _, groups in self._saved for group in groups}
         groups: dict[tuple[Saved, ...], list[tuple[int, int]]] = defaultdict(list)
         for group in self._savings.keys() - added:
-            groups[self._in_moments(group)].append(group)
+            groups[self._in.saved(self._savings[group])].append(group)
         for savings, equal in sorted(groups.items(), key=lambda item: min(item[1])):
             self._rows.add(float(len(equal)), self._add_savings(savings, sorted(equal)))
 
@@ -414,21 +314,8 @@ class _Program:
         for moment, change in ((start, size), (end, -size)):
             self._becomes_away[moment][variable] = self._becomes_away[moment].get(variable, 0.0) + change
 
-    def _add_windows(self) -> None:
-        """Add that what collectives take in each window is at most what the step takes in it."""
-        released = [(self._at(each.released + 1), self._at(each.due), each) for each in self._exchanges]
-        ends = boundaries([due for _, due, _ in released])
-        for axis in sorted({each.axis for each in self._exchanges}):
-            for start in boundaries([start for start, _, _ in released]):
-                for end in ends:
-                    inside = [
-                        each for a, b, each in released if a >= start and b <= end and each.axis == axis
-                    ]
-                    if inside:
-                        self._add_window(start, end, axis, sum(each.time_s for each in inside))
-
     def _add_window(self, start: int, end: int, axis: str, time_s: float) -> None:
-        """Add a window from behind the moment before one to the start of another."""
+        """Add that what collectives take from behind the moment before one to the start of another is at most what the step takes."""
         from_s = float(self._starts[self._moments[start - 1] + 1]) if start else 0.0
         to_s = float(self._starts[self._moments[end] if end < self._count else -1])
         terms = {self._extra + moment: -1.0 for moment in range(start, min(end + 1, self._count))}
@@ -481,7 +368,7 @@ class _Program:
         `_add_queues` has no arrivals of what is made again: when in its segment that happens is not decided.
         """
         rate = self._rate(self._problem.offload_s)
-        segment_of = [self._segment[task] for task in self._moments]
+        segment_of = [self._in.segments[task] for task in self._moments]
         ends = [n for n, (a, b) in enumerate(pairwise([*segment_of, -1])) if a != b]
         for end in ends:
             remaining = self._new(1)
@@ -510,27 +397,6 @@ class _Program:
         self._rows.add(-sum(self._spent_s.values()) - delayed_s, extra | everything)
         of_segment: defaultdict[int, dict[int, float]] = defaultdict(dict)
         for moment, task in enumerate(self._moments):
-            of_segment[self._segment[task]][self._extra + moment] = -1.0
+            of_segment[self._in.segments[task]][self._extra + moment] = -1.0
         for segment, seconds in of_segment.items():
             self._rows.add(-self._spent_s[segment], seconds | self._spent[segment])
-
-    def _held(self) -> list[float]:
-        """Return what each task holds if blocks stay in their gaps; blocks without a gap count only while they are used."""
-        problem, graph = self._problem, self._problem.graph
-        change = [0] * (len(graph.tasks) + 1)
-        for gap in self._gaps:
-            if gap.is_sent:
-                continue
-            change[gap.last + 1] += gap.size_bytes
-            change[gap.first] -= gap.size_bytes
-            if gap.last < 0:
-                change[gap.end + 1] += gap.size_bytes
-        states_bytes = sum(residence.states_bytes for residence in self._residences)
-        held, results, found = graph.external_bytes + states_bytes, 0, []
-        for task in graph.tasks:
-            held += change[task.index]
-            touched = (graph.blocks[block] for block in problem.touched[task.index])
-            used = sum(b.size_bytes for b in touched if not b.is_external and b.role not in RESULT_ROLES)
-            results += graph.size_bytes(b for b in task.creates if graph.blocks[b].role in RESULT_ROLES)
-            found.append((held + used + results + task.workspace_bytes) / self._unit_bytes)
-        return found

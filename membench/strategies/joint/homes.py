@@ -15,10 +15,26 @@ from functools import cached_property
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import STATE_ROLES, Phase, Role, TaskGraph
 from membench.planning.rewrite import keep_on_host, update_on_host
-from membench.strategies.joint.bound import Residence
 
 SMALLEST_HOME = 1 / 256
 """Blocks smaller than this share of the largest one of them stay on the device."""
+
+
+@dataclass(frozen=True)
+class Residence:
+    """An update on the device in place of one on the host: its weights and states are on the device throughout.
+
+    Attributes:
+        tasks: of the update, on the host in the problem's graph.
+        visitors: its weights and gradients, which then do not leave; they have gaps (`Gap.leaves`).
+        states_bytes: of the blocks that only these tasks use.
+        device_s: seconds of the update on the device.
+    """
+
+    tasks: tuple[int, ...]
+    visitors: frozenset[int]
+    states_bytes: int
+    device_s: float
 
 
 @dataclass(frozen=True)

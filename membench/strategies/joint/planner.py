@@ -12,7 +12,8 @@ from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import NO_LIMIT, Evaluator, Plan
 from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
 from membench.planning.liveness import live_bytes
-from membench.strategies.joint.bound import MOMENTS, Relaxation, Residence, relax
+from membench.strategies.joint.bound import MOMENTS, Relaxation, relax
+from membench.strategies.joint.homes import Residence
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
 from membench.strategies.joint.variants import Variant, Variants, held_bytes

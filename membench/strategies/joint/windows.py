@@ -13,8 +13,9 @@ launch for each.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -110,7 +111,21 @@ def least_with_collectives_s(problem: Problem) -> float:
     return found
 
 
-def boundaries(moments: Sequence[int]) -> list[int]:
+def windows(exchanges: Sequence[Exchange], at: Callable[[int], int]) -> Iterator[tuple[int, int, str, float]]:
+    """Yield windows of moments: the first, the one behind the last, the axis, and the seconds of its collectives in between.
+
+    Args:
+        at: returns the first moment at or behind a task.
+    """
+    placed = [(at(each.released + 1), at(each.due), each) for each in exchanges]
+    starts, ends = _boundaries([start for start, _, _ in placed]), _boundaries([end for _, end, _ in placed])
+    for axis, start, end in product(sorted({each.axis for each in exchanges}), starts, ends):
+        inside = [each for a, b, each in placed if a >= start and b <= end and each.axis == axis]
+        if inside:
+            yield start, end, axis, sum(each.time_s for each in inside)
+
+
+def _boundaries(moments: Sequence[int]) -> list[int]:
     """Return some of the moments in order, the first and the last among them."""
     found = sorted(set(moments))
     if len(found) <= BOUNDARIES:
