@@ -19,8 +19,9 @@ from membench.capture.passes import (
 from membench.capture.plain import plain_tasks
 from membench.capture.trace import Recording, record
 from membench.core.call import Outputs, Value
+from membench.core.changed_tasks import numbered
 from membench.core.fully_sharded import whole_weights
-from membench.core.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph, numbered
+from membench.core.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
 from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
 

@@ -18,8 +18,9 @@ from typing import Any, Generic, TypeVar
 from membench.capture.capture import Captures
 from membench.capture.depth import AT_THE_ENDS, PERIOD, Depth
 from membench.core.call import Call, ShapeOf, Value
+from membench.core.changed_tasks import changed
 from membench.core.errors import MembenchError
-from membench.core.task_graph import Block, Task, TaskGraph, changed
+from membench.core.task_graph import Block, Task, TaskGraph
 
 Item = TypeVar("Item")
 

@@ -15,9 +15,10 @@ from itertools import count
 from typing import Any
 
 from membench.core.call import Call, ShapeOf, Value, signature, without_blocks
+from membench.core.changed_tasks import rename_blocks
 from membench.core.program import BATCH_NORMS
 from membench.core.random_operators import READ_STATE, SET_STATE
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block, Task, rename_blocks
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block, Task
 
 _STATE_OPERATORS = (READ_STATE, SET_STATE)
 

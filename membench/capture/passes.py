@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from membench.core.call import Call, Value, values_in
+from membench.core.changed_tasks import rename_blocks
 from membench.core.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
@@ -15,7 +16,6 @@ from membench.core.task_graph import (
     Phase,
     Role,
     Task,
-    rename_blocks,
 )
 
 

@@ -16,7 +16,8 @@ from membench.capture.lifetimes import KeptNumber
 from membench.capture.passes import IN_PLACE, mark_partial_gradients
 from membench.capture.trace import Recording
 from membench.core.call import Call, ShapeOf, Value, values_in
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, rename_blocks
+from membench.core.changed_tasks import rename_blocks
+from membench.core.task_graph import Block, Kind, Phase, Role, Task
 
 
 def plain_tasks(recording: Recording, blocks: list[Block]) -> tuple[list[Task], dict[int, int]]:

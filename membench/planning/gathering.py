@@ -10,7 +10,8 @@ the second one, "gather again" is a recomputation like any other: the tasks that
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from membench.core.task_graph import Role, Task, TaskGraph, numbered, rename_blocks
+from membench.core.changed_tasks import numbered, rename_blocks
+from membench.core.task_graph import Role, Task, TaskGraph
 
 
 def gathered_once(graph: TaskGraph) -> TaskGraph:

@@ -12,8 +12,9 @@ from math import prod
 import torch
 
 from membench.core.call import Call, Value
+from membench.core.changed_tasks import numbered, rename_blocks
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph, numbered, rename_blocks
+from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 
 _SPATIAL = {"aten.max_pool2d_with_indices.default": 2, "aten.max_pool3d_with_indices.default": 3}
 _COPY = "aten._to_copy.default"

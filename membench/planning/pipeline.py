@@ -16,19 +16,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from membench.core.call import Call, Value
+from membench.core.changed_tasks import rename_blocks
 from membench.core.collective import Collective, CollectiveKind
 from membench.core.pipeline import Action, ActionKind, Pipeline
-from membench.core.task_graph import (
-    EXTERNAL_ROLES,
-    Block,
-    GradientOf,
-    Kind,
-    Phase,
-    Role,
-    Task,
-    TaskGraph,
-    rename_blocks,
-)
+from membench.core.task_graph import EXTERNAL_ROLES, Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
 from membench.planning.collective_calls import flat, receives, sends
 from membench.planning.stages import Stages
 

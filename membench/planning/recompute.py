@@ -16,6 +16,7 @@ from itertools import count
 import torch
 
 from membench.core.call import Call
+from membench.core.changed_tasks import numbered, rename_blocks
 from membench.core.cost_model import CostModel
 from membench.core.program import without_statistics
 from membench.core.task_graph import (
@@ -27,8 +28,6 @@ from membench.core.task_graph import (
     Role,
     Task,
     TaskGraph,
-    numbered,
-    rename_blocks,
 )
 
 _EXACT_FROM_MASK = frozenset({torch.float32, torch.float64})

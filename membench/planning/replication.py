@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from membench.core.call import Call, Value
+from membench.core.changed_tasks import numbered
 from membench.core.collective import Collective, CollectiveKind
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph, numbered
+from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.planning.collective_calls import SUM, all_reduces, copies, flat, multiplies
 
 BUCKET_BYTES = 25 << 20

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from membench.core.call import Call, Value
+from membench.core.changed_tasks import numbered, rename_blocks
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import (
     EXTERNAL_ROLES,
@@ -20,8 +21,6 @@ from membench.core.task_graph import (
     Role,
     Task,
     TaskGraph,
-    numbered,
-    rename_blocks,
 )
 from membench.core.torch_internals import tree_leaves
 

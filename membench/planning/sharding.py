@@ -23,19 +23,10 @@ from typing import Any
 import torch
 
 from membench.core.call import Call, Value, values_in
+from membench.core.changed_tasks import changed, rename_blocks
 from membench.core.collective import Collective, CollectiveKind
 from membench.core.sharding import Sharding
-from membench.core.task_graph import (
-    AFTER_THE_LOSS,
-    Block,
-    Kind,
-    Phase,
-    Role,
-    Task,
-    TaskGraph,
-    changed,
-    rename_blocks,
-)
+from membench.core.task_graph import AFTER_THE_LOSS, Block, Kind, Phase, Role, Task, TaskGraph
 from membench.planning.collective_calls import (
     MEAN,
     all_reduces,

@@ -28,19 +28,10 @@ Not `zero_infinity`, whose weights visit the device as well; not `ratel`, which 
 
 from dataclasses import replace
 
+from membench.core.changed_tasks import numbered, rename_blocks
 from membench.core.cost_model import CostModel
 from membench.core.schedule import DELAYED_STEPS, Schedule
-from membench.core.task_graph import (
-    Block,
-    HostLocation,
-    Kind,
-    Phase,
-    Role,
-    Task,
-    TaskGraph,
-    numbered,
-    rename_blocks,
-)
+from membench.core.task_graph import Block, HostLocation, Kind, Phase, Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import as_written
 from membench.strategies.base import Strategy

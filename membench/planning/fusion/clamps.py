@@ -12,7 +12,8 @@ from itertools import count
 
 from membench.capture.passes import drop_unused
 from membench.core.call import Call, Value
-from membench.core.task_graph import Task, TaskGraph, numbered
+from membench.core.changed_tasks import numbered
+from membench.core.task_graph import Task, TaskGraph
 
 _EDGES = (-1.0, 1.0)
 """Of ``aten.hardtanh``, unless given."""

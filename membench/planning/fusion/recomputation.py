@@ -12,15 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
-from membench.core.task_graph import (
-    AFTER_THE_LOSS,
-    Block,
-    Phase,
-    Task,
-    TaskGraph,
-    numbered,
-    rename_blocks,
-)
+from membench.core.changed_tasks import numbered, rename_blocks
+from membench.core.task_graph import AFTER_THE_LOSS, Block, Phase, Task, TaskGraph
 
 MOST_RECOMPUTED = 16
 """The most operators that are run again for one result."""

@@ -137,9 +137,8 @@ class _Program:
 
     def _prepare(self) -> None:
         """Make the variables of each moment and of each residence, and the terms that choices add to."""
-        self._variables = 0
+        self._variables, self._count = 0, len(self._moments)
         self._rows, self._equal = Inequalities(), Inequalities()
-        self._count = len(self._moments)
         new = partial(self._new, self._count)
         self._extra, self._ended, self._leaving = new(), new(), new()
         self._ahead, self._before, self._away = new(), new(), new()
@@ -190,9 +189,8 @@ class _Program:
         """Return the spans of units, each with the units that have these."""
         spans: dict[int, list[Span]] = defaultdict(list)
         for gap in self._gaps:
-            alone = -1 - gap.block  # a block that is in no unit
             if span := self._in.span(gap, self._savings):
-                unit = gap.unit if gap.unit >= 0 else alone
+                unit = gap.unit if gap.unit >= 0 else -1 - gap.block  # which is in no unit
                 spans[unit].append(span)
                 self._keys[unit].append((gap.block, gap.first))
         units: dict[tuple[Span, ...], list[int]] = defaultdict(list)

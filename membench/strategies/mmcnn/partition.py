@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from membench.core.call import Call, Value, map_values, values_in
+from membench.core.changed_tasks import numbered
 from membench.core.convolution import Convolution
-from membench.core.task_graph import Block, Kind, Role, Task, TaskGraph, numbered
+from membench.core.task_graph import Block, Kind, Role, Task, TaskGraph
 from membench.strategies.mmcnn.bands import (
     Band,
     has_rows_of,
