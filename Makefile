@@ -76,7 +76,7 @@ docs: $(STAMP)  ## build the documentation site, build/site/index.html; a broken
 reproduce-%: $(STAMP)  ## run a paper's experiments; write results/, SCOREBOARD.md and paper_figs/
 	$(RUN) -m membench reproduce $*
 
-sensitivity: $(STAMP)  ## run each paper under every alternative to its choices too; write results/*/sensitivity.csv (an hour)
+sensitivity: $(STAMP)  ## run each paper under every alternative to its choices too; write results/*/sensitivity.csv (half an hour)
 	@for paper in $(patsubst experiments/%/paper.yaml,%,$(wildcard experiments/*/paper.yaml)); do \
 		$(RUN) -m membench reproduce $$paper sensitivity=true || exit 1; done
 
