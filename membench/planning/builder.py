@@ -28,7 +28,8 @@ from membench.core.schedule import (
     Wait,
 )
 from membench.core.task_graph import RESULT_ROLES, Task, TaskGraph
-from membench.planning.pool import Pool
+from membench.planning.accesses import Access, Accesses
+from membench.planning.pool import Pool, PoolUse
 from membench.planning.region import Region
 from membench.planning.uses import touching_tasks
 from membench.planning.workspaces import Workspaces
@@ -58,9 +59,7 @@ class ScheduleBuilder:
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._region = region or Region((), {})
-        self._pool = pool
-        self._address: dict[int, int] = {}  # in the pool, of resident blocks
-        self._in_pool_bytes = 0
+        self._pool = PoolUse(pool) if pool else None
         self._held_bytes = 0  # of the pool, not used by blocks
         self._program: list[Instruction] = []
         self._space_bytes: dict[int, int] = {}  # of resident blocks
@@ -71,10 +70,7 @@ class ScheduleBuilder:
         self._computed: set[int] = set()
         self._uses_left = [len(tasks) for tasks in touching_tasks(graph)]
         self._uses_left_on_host = [len(tasks) for tasks in touching_tasks(graph, on_host=True)]
-        self._last_write: dict[int, tuple[str, int]] = {}  # block -> stream, instruction
-        self._readers: dict[int, list[tuple[str, int]]] = {}  # since that write
-        self._last_write_on_host: dict[int, tuple[str, int]] = {}  # of a block's copy in host memory
-        self._readers_on_host: dict[int, list[tuple[str, int]]] = {}  # since that write
+        self._on_device, self._in_host_memory = Accesses(), Accesses()
         self._last_on_stream: dict[str, int] = {}
         self._known: dict[tuple[str, str], int] = {}  # (stream, other): instruction it has waited for
         self._workspaces = Workspaces()  # of tasks on other streams
@@ -134,11 +130,11 @@ class ScheduleBuilder:
             return
         stream = stream or (task.collective.stream if task.collective else COMPUTE_STREAM)
         for block in task.reads:
-            self._check_resident(block, task)
-        for block in task.reads:
-            self._wait_for_writer(stream, block)
+            if not (self.is_resident(block) or self.graph.blocks[block].is_external):
+                self._refuse(f"task {task.name!r} reads {self._name(block)!r}, which is not resident")
+            self._wait_for(stream, self._on_device.before(block, writes=False))
         for block in task.writes:
-            self._wait_for_users(stream, block)
+            self._wait_for(stream, self._on_device.before(block, writes=True))
         self._follow_compute(stream)
         for block in task.creates:
             self._open_space(block)
@@ -148,24 +144,20 @@ class ScheduleBuilder:
             workspace_bytes = 0
         self._hold_the_rest(workspace_bytes)
         index = self._emit(Compute(task.index, stream), stream)
-        self._computed.add(task.index)
         self._note_live(workspace_bytes, task.name)
-        for block in task.reads:
-            self._readers.setdefault(block, []).append((stream, index))
-        for block in task.writes:
-            self._last_write[block] = (stream, index)
-            self._readers.pop(block, None)
+        self._note_uses(task, stream, index)
+
+    def _note_uses(self, task: Task, stream: str, index: int) -> None:
+        """Note that a task has been issued as the instruction `index`."""
+        self._computed.add(task.index)
         self._on_host.difference_update(task.writes)
         for block in dict.fromkeys((*task.reads, *task.writes)):
+            self._on_device.note(block, (stream, index), writes=block in task.writes)
             self._uses_left[block] -= 1
             if self.is_resident(block) and self.is_dead(block):
                 self._dead[block] = None
         for block in task.writes:
             self._forget_encoded(block)
-
-    def _check_resident(self, block: int, task: Task) -> None:
-        if not (self.is_resident(block) or self.graph.blocks[block].is_external):
-            self._refuse(f"task {task.name!r} reads {self._name(block)!r}, which is not resident")
 
     def _compute_on_host(self, task: Task) -> None:
         touched = dict.fromkeys((*task.reads, *task.writes))
@@ -174,7 +166,9 @@ class ScheduleBuilder:
                 f"task {task.name!r} of the host uses {self._name(missing[0])!r}, which is not in host memory"
             )
         users = [
-            user for block in touched for user in self._users_on_host(block, writes=block in task.writes)
+            user
+            for block in touched
+            for user in self._in_host_memory.before(block, writes=block in task.writes)
         ]
         for stream, index in sorted(users, key=lambda user: -user[1]):  # later ones include earlier ones
             self._wait(HOST_STREAM, stream, index)
@@ -185,7 +179,7 @@ class ScheduleBuilder:
         index = self._emit(Compute(task.index, HOST_STREAM), HOST_STREAM)
         self._computed.add(task.index)
         for block in touched:
-            self._use_on_host(block, HOST_STREAM, index, writes=block in task.writes)
+            self._in_host_memory.note(block, (HOST_STREAM, index), writes=block in task.writes)
             self._uses_left_on_host[block] -= 1
 
     def offload(self, block: int) -> None:
@@ -194,11 +188,11 @@ class ScheduleBuilder:
             self._refuse(f"{self._name(block)!r} is not resident and cannot be offloaded")
         if self.is_on_host(block):
             self._refuse(f"{self._name(block)!r} is on the host already; a second copy would be wasted")
-        self._wait_for_writer(COPY_STREAM, block)
-        self._wait_for_users_on_host(COPY_STREAM, block, writes=True)
+        self._wait_for(COPY_STREAM, self._on_device.before(block, writes=False))
+        self._wait_for(COPY_STREAM, self._in_host_memory.before(block, writes=True))
         index = self._emit(Offload(block, COPY_STREAM), COPY_STREAM)
-        self._readers.setdefault(block, []).append((COPY_STREAM, index))
-        self._use_on_host(block, COPY_STREAM, index, writes=True)
+        self._on_device.note(block, (COPY_STREAM, index), writes=False)
+        self._in_host_memory.note(block, (COPY_STREAM, index), writes=True)
         self._on_host.add(block)
 
     def prefetch(self, block: int, *, stream: str = COPY_STREAM) -> None:
@@ -211,7 +205,7 @@ class ScheduleBuilder:
         if not self.is_on_host(block):
             self._refuse(f"{self._name(block)!r} was never offloaded, or has been written since")
         index = self._fill(block, Prefetch(block, stream))
-        self._use_on_host(block, stream, index, writes=False)
+        self._in_host_memory.note(block, (stream, index), writes=False)
         if self.is_dead(block):
             self._dead[block] = None
 
@@ -228,10 +222,10 @@ class ScheduleBuilder:
         """
         if not self.is_resident(block):
             self._refuse(f"{self._name(block)!r} is not resident and cannot be encoded")
-        self._wait_for_writer(stream, block)
+        self._wait_for(stream, self._on_device.before(block, writes=False))
         encode = Encode(block, encoded, codec, stream)
         index = self._fill(encoded, encode)
-        self._readers.setdefault(block, []).append((stream, index))
+        self._on_device.note(block, (stream, index), writes=False)
         self._uses_left[encoded] = 1
         self._encoded[block] = encode
 
@@ -242,9 +236,9 @@ class ScheduleBuilder:
         if not self.is_encoded(block):
             self._refuse(f"{self._name(block)!r} was never encoded, or has been written since")
         encode = self._encoded[block]
-        self._wait_for_writer(stream, encode.encoded)
+        self._wait_for(stream, self._on_device.before(encode.encoded, writes=False))
         index = self._fill(block, Decode(block, encode.encoded, encode.codec, stream))
-        self._readers.setdefault(encode.encoded, []).append((stream, index))
+        self._on_device.note(encode.encoded, (stream, index), writes=False)
         self._forget_encoded(block)
 
     def free(self, block: int) -> None:
@@ -256,16 +250,15 @@ class ScheduleBuilder:
             self._refuse(
                 f"{self._name(block)!r} is the caller's, or still needed and has no copy on the host, and no encoded form"
             )
-        self._wait_for_users(COMPUTE_STREAM, block)
+        self._wait_for(COMPUTE_STREAM, self._on_device.before(block, writes=True))
         piece = self._region.piece_of(block)
         if piece is not None:
             self._leftover[piece] = block  # the region is fixed: the space waits for its next block
         else:
             self._emit(Free(block))
             self._live_bytes -= self._space_bytes[block]
-            if self._pool and block in self._address:
-                self._pool.free(self._address.pop(block), self._space_bytes[block])
-                self._in_pool_bytes -= self._space_bytes[block]
+            if self._pool:
+                self._pool.give_back(block, self._space_bytes[block])
         del self._space_bytes[block]
         self._dead.pop(block, None)
 
@@ -280,19 +273,18 @@ class ScheduleBuilder:
             self._refuse(f"{self._name(dead)!r} is not a resident dead block whose space could be reused")
         if self.graph.blocks[block].size_bytes > self._space_bytes[dead]:
             self._refuse(f"{self._name(block)!r} does not fit into the space of {self._name(dead)!r}")
-        self._wait_for_users(COMPUTE_STREAM, dead)
+        self._wait_for(COMPUTE_STREAM, self._on_device.before(dead, writes=True))
         self._emit(Reuse(block, dead))
         self._space_bytes[block] = self._space_bytes.pop(dead)
         del self._dead[dead]
-        if dead in self._address:
-            self._address[block] = self._address.pop(dead)
+        if self._pool:
+            self._pool.hand_over(dead, block)
 
     def synchronize(self) -> None:
         """Let the host wait for every stream."""
         self._emit(Synchronize())
-        for stream in self._last_on_stream:
-            for other, index in self._last_on_stream.items():
-                self._known[stream, other] = index
+        last = self._last_on_stream
+        self._known |= {(stream, other): index for stream in last for other, index in last.items()}
         self._workspaces.synchronized()
 
     def finish(self) -> Schedule:
@@ -320,20 +312,19 @@ class ScheduleBuilder:
             self._emit(Hold(0))
         return Schedule(self._strategy, self.graph, tuple(self._program), self._peak_bytes)
 
-    # ---- inside -------------------------------------------------------------------------------------
-
     def _fill(self, block: int, work: Prefetch | Encode | Decode) -> int:
         """Open a block's space, fill it by a copy or a codec, and return the position of that instruction."""
         self._follow_compute(work.stream)
         self._open_space(block)
-        self._wait_for_users(work.stream, block)  # among them the offload or the encoding
+        self._wait_for(
+            work.stream, self._on_device.before(block, writes=True)
+        )  # among them the offload or the encoding
         if isinstance(work, Prefetch):
-            self._wait_for_users_on_host(work.stream, block, writes=False)
+            self._wait_for(work.stream, self._in_host_memory.before(block, writes=False))
         self._hold_the_rest(0)
         index = self._emit(work, work.stream)
         self._note_live(0, f"the {type(work).__name__.lower()} of {self._name(work.block)}")
-        self._last_write[block] = (work.stream, index)
-        self._readers.pop(block, None)
+        self._on_device.note(block, (work.stream, index), writes=True)
         return index
 
     def _forget_encoded(self, block: int) -> None:
@@ -357,31 +348,9 @@ class ScheduleBuilder:
             if stream == COMPUTE_STREAM:
                 self._workspaces.waited(other, index)
 
-    def _wait_for_writer(self, stream: str, block: int) -> None:
-        if block in self._last_write:
-            self._wait(stream, *self._last_write[block])
-
-    def _wait_for_users(self, stream: str, block: int) -> None:
-        self._wait_for_writer(stream, block)
-        for other, index in self._readers.get(block, ()):
+    def _wait_for(self, stream: str, accesses: Iterable[Access]) -> None:
+        for other, index in accesses:
             self._wait(stream, other, index)
-
-    def _wait_for_users_on_host(self, stream: str, block: int, *, writes: bool) -> None:
-        for other, index in self._users_on_host(block, writes=writes):
-            self._wait(stream, other, index)
-
-    def _users_on_host(self, block: int, *, writes: bool) -> list[tuple[str, int]]:
-        """Return what writes a block's copy in host memory and, for another write of it, what reads it."""
-        writer = self._last_write_on_host.get(block)
-        return [*([writer] if writer else ()), *(self._readers_on_host.get(block, ()) if writes else ())]
-
-    def _use_on_host(self, block: int, stream: str, index: int, *, writes: bool) -> None:
-        """Note a use of a block's copy in host memory."""
-        if writes:
-            self._last_write_on_host[block] = (stream, index)
-            self._readers_on_host.pop(block, None)
-        else:
-            self._readers_on_host.setdefault(block, []).append((stream, index))
 
     def _follow_compute(self, stream: str) -> None:
         """Make a stream wait for the compute stream's position, from which on it may use memory that is taken there."""
@@ -396,18 +365,16 @@ class ScheduleBuilder:
         if piece is None:
             self._space_bytes[block] = self.graph.blocks[block].size_bytes
             self._live_bytes += self._space_bytes[block]
-            if self._pool and self._pool.serves(self.graph.blocks[block]):
-                self._address[block] = self._pool.allocate(self._space_bytes[block])
-                self._in_pool_bytes += self._space_bytes[block]
+            if self._pool:
+                self._pool.take(self.graph.blocks[block])
             return
         self._space_bytes[block] = self._region.piece_bytes[piece]
         if piece in self._leftover:
             self._emit(Reuse(block, self._leftover.pop(piece)))
         else:
             self._live_bytes += self._space_bytes[block]
-            if self._pool:  # never given back: the region is fixed
-                self._pool.allocate(self._space_bytes[block])
-                self._in_pool_bytes += self._space_bytes[block]
+            if self._pool:
+                self._pool.take_for_good(self._space_bytes[block])
                 self._hold_the_rest(0)
             self._emit(Reserve(block, self._space_bytes[block]))
 
@@ -415,10 +382,7 @@ class ScheduleBuilder:
         """Hold the part of the pool that is unused during the next instruction, which has that much workspace."""
         if self._pool is None:
             return
-        workspace_bytes += self._workspaces.held_bytes
-        address = self._pool.allocate(workspace_bytes)
-        unused_bytes = self._pool.held_bytes - self._in_pool_bytes - workspace_bytes
-        self._pool.free(address, workspace_bytes)
+        unused_bytes = self._pool.unused_bytes(workspace_bytes + self._workspaces.held_bytes)
         if unused_bytes != self._held_bytes:
             self._emit(Hold(unused_bytes))
             self._held_bytes = unused_bytes

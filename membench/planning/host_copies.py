@@ -9,9 +9,7 @@ from typing import Protocol
 
 from membench.core.schedule import COMPUTE_STREAM, LOAD_STREAM
 from membench.core.task_graph import TaskGraph
-
-Access = tuple[str, int]
-"""A stream and the position of its instruction."""
+from membench.planning.clocks import Access, Clocks
 
 BEFORE_THE_STEP: Access = (COMPUTE_STREAM, -1)
 
@@ -19,8 +17,7 @@ BEFORE_THE_STEP: Access = (COMPUTE_STREAM, -1)
 class Order(Protocol):
     """What the walk over a program knows of the order of its instructions."""
 
-    def known(self, stream: str, access: Access | None) -> bool:
-        """Return whether the stream's next instruction starts after that access has finished."""
+    clocks: Clocks
 
     def what(self, access: Access | None) -> str:
         """Return a description of an access."""
@@ -78,7 +75,7 @@ class HostCopies:
         copies = self._copies[block]
         if copies.filled_by is None:
             self._order.hazard(f"{self._name(block)} has no valid copy on the host")
-        if not self._order.known(access[0], copies.filled_by):
+        if not self._order.clocks.known(access[0], copies.filled_by):
             what = self._order.what(copies.filled_by)
             self._order.hazard(f"{self._name(block)} is read on the host before {what} is known to be done")
         copies.users.append(access)
@@ -105,7 +102,7 @@ class HostCopies:
             self._order.hazard(f"{self._name(block)} is loaded although it is in host memory")
         if copies.stored_by is None:
             self._order.hazard(f"{self._name(block)} has no valid copy on the disk")
-        if not self._order.known(access[0], copies.stored_by):
+        if not self._order.clocks.known(access[0], copies.stored_by):
             what = self._order.what(copies.stored_by)
             self._order.hazard(f"{self._name(block)} is loaded before {what} is known to be done")
         copies.disk_users.append(access)
@@ -118,7 +115,7 @@ class HostCopies:
         if copies.stored_by is not None:
             self._order.hazard(f"{self._name(block)} is stored twice")
         for user in copies.disk_users:
-            if not self._order.known(access[0], user):
+            if not self._order.clocks.known(access[0], user):
                 self._order.hazard(
                     f"{self._name(block)} is overwritten on the disk while {self._order.what(user)} may still use it"
                 )
@@ -142,7 +139,7 @@ class HostCopies:
 
     def check_end(self) -> None:
         """Check that every home is up to date, and that the caller may use it."""
-        if not self._order.known(COMPUTE_STREAM, self._last_drop):
+        if not self._order.clocks.known(COMPUTE_STREAM, self._last_drop):
             self._order.hazard("the step ends while a buffer may still be dropped")
         for block, copies in zip(self._graph.blocks, self._copies, strict=True):
             at_home = copies.stored_by if block.is_on_disk else copies.filled_by
@@ -152,20 +149,20 @@ class HostCopies:
             if block.is_on_disk and copies.is_open:
                 self._order.hazard(f"{block.name} is still in host memory at the end")
             for user in (*copies.users, *copies.disk_users):
-                if not self._order.known(COMPUTE_STREAM, user):
+                if not self._order.clocks.known(COMPUTE_STREAM, user):
                     self._order.hazard(
                         f"{block.name} is handed to the caller while {self._order.what(user)} may still use it"
                     )
 
     def _check_unused(self, block: int, access: Access, verb: str) -> None:
         for user in self._copies[block].users:
-            if user[1] != access[1] and not self._order.known(access[0], user):
+            if user[1] != access[1] and not self._order.clocks.known(access[0], user):
                 self._order.hazard(
                     f"{self._name(block)} is {verb} while {self._order.what(user)} may still use it"
                 )
 
     def _open(self, block: int, access: Access) -> None:
-        if not self._order.known(access[0], self._last_drop):
+        if not self._order.clocks.known(access[0], self._last_drop):
             self._order.hazard(
                 f"{self._name(block)} takes host memory before the load stream has come to this point"
             )

@@ -78,10 +78,8 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
     """
     graph = schedule.graph
     counted = [roles is None or block.role in roles for block in graph.blocks]
-    total_bytes = sum(
-        block.size_bytes for block in graph.blocks if block.is_external and counted[block.index]
-    )
-    total_bytes += graph.overhead_bytes if roles is None else 0
+    external = (block.index for block in graph.blocks if block.is_external and counted[block.index])
+    total_bytes = graph.size_bytes(external) + (graph.overhead_bytes if roles is None else 0)
     space_bytes: dict[int, int] = {}
     held_bytes = 0
     workspaces = workspace_bytes(schedule) if roles is None else [0] * len(schedule)

@@ -46,6 +46,44 @@ class Pool(ABC):
         """Give back what `allocate` returned for that size."""
 
 
+class PoolUse:
+    """What the blocks of a step take from a pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._address: dict[int, int] = {}  # by block
+        self._used_bytes = 0
+
+    def take(self, block: Block) -> None:
+        """Take memory for a block that the pool serves."""
+        if self._pool.serves(block):
+            self._address[block.index] = self._pool.allocate(block.size_bytes)
+            self._used_bytes += block.size_bytes
+
+    def take_for_good(self, size_bytes: int) -> None:
+        """Take memory that is never given back."""
+        self._pool.allocate(size_bytes)
+        self._used_bytes += size_bytes
+
+    def give_back(self, block: int, size_bytes: int) -> None:
+        """Give back what a block has taken, if anything."""
+        if block in self._address:
+            self._pool.free(self._address.pop(block), size_bytes)
+            self._used_bytes -= size_bytes
+
+    def hand_over(self, dead: int, block: int) -> None:
+        """Let a block have what a dead one has taken."""
+        if dead in self._address:
+            self._address[block] = self._address.pop(dead)
+
+    def unused_bytes(self, workspace_bytes: int) -> int:
+        """Return what the pool holds, unused, while it has this workspace too."""
+        address = self._pool.allocate(workspace_bytes)
+        unused_bytes = self._pool.held_bytes - self._used_bytes - workspace_bytes
+        self._pool.free(address, workspace_bytes)
+        return unused_bytes
+
+
 class FixedPool(Pool):
     """Memory that is allocated once for the whole run; it holds more than its size only while its blocks need more."""
 

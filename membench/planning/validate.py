@@ -11,7 +11,6 @@ from weakref import proxy
 from membench.core.errors import InvalidSchedule
 from membench.core.schedule import (
     COMPUTE_STREAM,
-    EXCHANGE_STREAM,
     HOST_STREAM,
     AllReduce,
     Compute,
@@ -33,10 +32,8 @@ from membench.core.schedule import (
     Work,
 )
 from membench.core.task_graph import RESULT_ROLES, Phase, Task, TaskGraph
-from membench.planning.host_copies import Access, HostCopies
-
-Clock = dict[str, int]
-"""For each other stream the index of the latest of its instructions known to have finished; it is replaced, not changed."""
+from membench.planning.clocks import Access, Clocks
+from membench.planning.host_copies import HostCopies
 
 
 @dataclass(slots=True)
@@ -77,11 +74,7 @@ def validate(
 
 class _Walk:
     def __init__(
-        self,
-        schedule: Schedule,
-        budget_bytes: int | None,
-        exchanges: bool,
-        host_memory_bytes: int | None,
+        self, schedule: Schedule, budget_bytes: int | None, exchanges: bool, host_memory_bytes: int | None
     ) -> None:
         self.schedule = schedule
         self.graph = schedule.graph
@@ -93,21 +86,12 @@ class _Walk:
         self.opened: set[int] = set()  # blocks whose space the next work must fill
         self.of_collectives = {task.collective.stream for task in self.graph.tasks if task.collective}
         self.computes_on: dict[str, bool] = {}  # by stream: whether its work is tasks, or something else
-        self.clocks: dict[str, Clock] = {COMPUTE_STREAM: {}}
-        self.latest: Clock = {}  # instruction of each stream
-        self.synchronized: Clock = {}
-        self.issued: dict[
-            int, tuple[str, Clock]
-        ] = {}  # an instruction's stream, and its clock when it was issued
-        self.memory = [_Memory() for _ in self.graph.blocks]
-        for block in self.graph.blocks:
-            memory = self.memory[block.index]
-            memory.resident = memory.filled = block.is_external
+        self.clocks = Clocks()
+        self.memory = [_Memory(block.is_external, block.is_external) for block in self.graph.blocks]
         self.computed: set[int] = set()
         self.live_bytes = self.peak_bytes = self.graph.external_bytes
         self.held_bytes = 0
-        # by stream and instruction, until the compute stream waits
-        self.workspaces: dict[str, dict[int, int]] = {}
+        self.workspaces: dict[str, dict[int, int]] = {}  # by stream and task, until the compute stream waits
         self.index = 0
         self.host = HostCopies(self.graph, proxy(self), host_memory_bytes)
 
@@ -132,7 +116,7 @@ class _Walk:
             case Offload() | Prefetch():
                 self._copy(instruction)
             case Load(block, stream) | Store(block, stream) | Drop(block, stream):
-                self._issue(stream)
+                self.clocks.issue(stream, self.index)
                 move = {Load: self.host.load, Store: self.host.store, Drop: self.host.drop}
                 move[type(instruction)](block, (stream, self.index))
             case Encode() | Decode():
@@ -167,7 +151,7 @@ class _Walk:
         if task_index in self.computed:
             self.hazard(f"task {task.name} runs twice")
         self.computed.add(task_index)
-        self._issue(stream)
+        self.clocks.issue(stream, self.index)
         if task.random:
             if task_index < self.last_random or stream != COMPUTE_STREAM:
                 self.hazard(
@@ -230,7 +214,7 @@ class _Walk:
 
     def _copy(self, copy: Offload | Prefetch) -> None:
         block, stream = copy.block, copy.stream
-        self._issue(stream)
+        self.clocks.issue(stream, self.index)
         if isinstance(copy, Offload):
             self._read(block, stream)
             if self.host.is_valid(block):
@@ -242,7 +226,7 @@ class _Walk:
 
     def _convert(self, conversion: Encode | Decode) -> None:
         block, encoded, stream = conversion.block, conversion.encoded, conversion.stream
-        self._issue(stream)
+        self.clocks.issue(stream, self.index)
         memory = self.memory[block]
         if isinstance(conversion, Encode):
             self._read(block, stream)
@@ -262,7 +246,7 @@ class _Walk:
         self._check_budget()
 
     def _all_reduce(self, block: int, stream: str) -> None:
-        self._issue(stream)
+        self.clocks.issue(stream, self.index)
         self._read(block, stream)
         self._write(block, stream)
         if block not in self.averages:
@@ -272,33 +256,15 @@ class _Walk:
         self.memory[block].averaged = True
 
     def _wait(self, stream: str, earlier: int) -> None:
-        if earlier not in self.issued:
+        other = self.clocks.wait(stream, earlier)
+        if other is None:
             self.hazard(f"waits for instruction {earlier}, which is not earlier work of a stream")
-        other, clock = self.issued[earlier]
-        self._learn(stream, {**clock, other: earlier})
-        if stream == COMPUTE_STREAM:
+        elif stream == COMPUTE_STREAM:
             self._release_workspaces(other, earlier)
 
     def _synchronize(self) -> None:
-        everything = {stream: latest for stream, latest in self.latest.items() if stream != EXCHANGE_STREAM}
-        for stream in self.clocks:
-            self._learn(stream, everything)
-        self.synchronized = everything
-        for stream, index in everything.items():
+        for stream, index in self.clocks.synchronize().items():
             self._release_workspaces(stream, index)
-
-    def _learn(self, stream: str, finished: Clock) -> None:
-        clock = self._clock(stream)
-        later = {other: index for other, index in finished.items() if clock.get(other, -1) < index}
-        self.clocks[stream] = {**clock, **later}
-
-    def _clock(self, stream: str) -> Clock:
-        """Return a stream's clock; a new one starts with the instructions that the host has waited for."""
-        return self.clocks.setdefault(stream, self.synchronized)
-
-    def _issue(self, stream: str) -> None:
-        self.issued[self.index] = stream, self._clock(stream)
-        self.latest[stream] = self.index
 
     # ---- memory -------------------------------------------------------------------------------------
 
@@ -306,7 +272,7 @@ class _Walk:
         memory = self.memory[block]
         if not memory.resident or not memory.filled:
             self.hazard(f"{self._name(block)} is read while it is not resident")
-        if not self.known(stream, memory.writer):
+        if not self.clocks.known(stream, memory.writer):
             self.hazard(
                 f"{self._name(block)} is read on {stream} while {self.what(memory.writer)} may still write it"
             )
@@ -327,9 +293,8 @@ class _Walk:
             memory.encoded_by = None
 
     def _check_unused(self, block: int, stream: str, verb: str) -> None:
-        memory = self.memory[block]
-        for access in (memory.writer, *memory.readers):
-            if access is not None and access[1] != self.index and not self.known(stream, access):
+        for access in (self.memory[block].writer, *self.memory[block].readers):
+            if access is not None and access[1] != self.index and not self.clocks.known(stream, access):
                 self.hazard(f"{self._name(block)} is {verb} while {self.what(access)} may still use it")
 
     def _take_memory(self, block: int, stream: str) -> None:
@@ -340,8 +305,8 @@ class _Walk:
         self._check_position(stream, self._name(block))
 
     def _check_position(self, stream: str, what: str) -> None:
-        position = self.latest.get(COMPUTE_STREAM)
-        if position is not None and not self.known(stream, (COMPUTE_STREAM, position)):
+        position = self.clocks.latest.get(COMPUTE_STREAM)
+        if position is not None and not self.clocks.known(stream, (COMPUTE_STREAM, position)):
             self.hazard(f"{what} takes memory before the compute stream has come to this point")
 
     def _open(self, block: int, space_bytes: int) -> None:
@@ -376,14 +341,6 @@ class _Walk:
         pending = self.workspaces.get(stream, {})
         self.workspaces[stream] = {task: size for task, size in pending.items() if task > index}
 
-    # ---- knowledge ----------------------------------------------------------------------------------
-
-    def known(self, stream: str, access: Access | None) -> bool:
-        """Return whether the stream's next instruction starts after that access has finished."""
-        if access is None or access[0] == stream:
-            return True
-        return self.clocks[stream].get(access[0], -1) >= access[1]
-
     def _check_budget(self, workspace_bytes: int = 0) -> None:
         for sizes in self.workspaces.values():
             workspace_bytes += max(sizes.values(), default=0)
@@ -400,8 +357,7 @@ class _Walk:
         self.index = len(self.schedule.instructions)
         if self.held_bytes:
             self.hazard(f"{self.held_bytes} unused bytes are still held at the end")
-        missing = len(self.graph.tasks) - len(self.computed)
-        if missing:
+        if missing := len(self.graph.tasks) - len(self.computed):
             self.hazard(f"{missing} tasks were never computed")
         self.host.check_end()
         for block, memory in zip(self.graph.blocks, self.memory, strict=True):

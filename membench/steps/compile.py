@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from membench.backends.real import check_products, real_backend, real_backends, real_device
+from membench.backends.real import check_products, real_backend, real_device
 from membench.capture.capture import Captures
 from membench.capture.update import CapturedUpdate
 from membench.core import configuration, distributed
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
-from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.errors import MembenchError
 from membench.core.kernels import Kernels
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
@@ -42,6 +42,7 @@ from membench.steps.arguments import (
     workload_of,
 )
 from membench.steps.as_run import graph_as_run
+from membench.steps.compile_checks import check_divided, check_host, check_placement, check_together
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.fused_graphs import compiled_parts, step_graphs
 from membench.steps.kept_steps import Shapes
@@ -52,7 +53,6 @@ from membench.steps.plan import Runs, plan_step, plan_to_fit
 from membench.steps.real_ranks import RealRanks, check_options, real_ranks
 from membench.steps.shaped_step import ShapedStep
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
-from membench.steps.tensor_parallel import is_divided
 from membench.steps.update import real_update
 from membench.strategies.base import Strategy
 
@@ -142,8 +142,8 @@ def compile(  # noqa: A001 (the field's term)
         ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
         MembenchError: an argument is invalid or does not match the backend; there is no GPU, or no process group.
     """
-    _check_together(backend, exchange, device, cluster, machine, optimizer, shapes, cuda_graph)
-    _check_host(backend, host_memory, disk, shapes, cuda_graph)
+    check_together(backend, exchange, device, cluster, machine, optimizer, shapes, cuda_graph)
+    check_host(backend, host_memory, disk, shapes, cuda_graph)
     chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
     compiled_by = choice(Kernels, "kernels", kernels or Kernels.EAGER)
     stages = module if isinstance(module, Pipelined) else None
@@ -177,7 +177,7 @@ def compile(  # noqa: A001 (the field's term)
             kernels,
         )
     if ranks is None:
-        _check_divided(module, exchange, optimizer)
+        check_divided(module, exchange, optimizer)
     target = real_device(backend)
     check_products(workload.precision, target)
     check_placement(module, target)
@@ -209,64 +209,6 @@ def compile(  # noqa: A001 (the field's term)
         )
 
     return build(*batch) if shapes == Shapes.FIXED else ShapedStep(build, module, *batch)
-
-
-def _check_together(
-    backend: str,
-    exchange: str | None,
-    device: str | DeviceProfile | None,
-    cluster: str | Cluster,
-    machine: str | Machine | None,
-    optimizer: OptimizerLike,
-    shapes: str,
-    cuda_graph: bool,
-) -> None:
-    if backend not in (names := (*real_backends(), "simulated")):
-        raise MembenchError(f"there is no backend {backend!r}; choose one of {', '.join(names)}")
-    if cuda_graph and backend != "cuda":
-        raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
-    any_shape = choice(Shapes, "shapes", shapes) is Shapes.ANY
-    is_shared = optimizer is None or isinstance(optimizer, torch.optim.Optimizer)
-    if any_shape and (backend == "simulated" or exchange or not is_shared):
-        raise MembenchError(
-            "shapes='any' is for real steps of one process; with an optimizer, pass an instance of torch.optim, which all shapes share"
-        )
-    is_described = device is not None or cluster != SINGLE_DEVICE or machine is not None
-    if backend != "simulated" and is_described:
-        raise MembenchError(
-            f"device, cluster and machine are for backend='simulated', but the backend is {backend!r}; leave them out"
-        )
-
-
-def _check_host(
-    backend: str, host_memory: str | float | None, disk: str | Path | None, shapes: str, cuda_graph: bool
-) -> None:
-    if disk is not None and (backend == "simulated" or host_memory is None):
-        raise MembenchError(
-            "disk is for a real step with a limit of host_memory, beyond which blocks go there; give host_memory, or leave disk out"
-        )
-    if host_memory is not None and cuda_graph:
-        raise MembenchError(
-            "a CUDA graph does not contain work of the host; leave cuda_graph or host_memory out"
-        )
-    if host_memory is not None and shapes == Shapes.ANY:
-        raise MembenchError(
-            "shapes='any' makes a step for each shape, and one step alone can keep the optimizer's states on a disk; leave shapes or "
-            "host_memory out"
-        )
-
-
-def check_placement(module: nn.Module, target: torch.device) -> None:
-    """Refuse a module that has weights on another device than the host and the one where it is to run.
-
-    Raises:
-        UnsupportedModel: names the weight.
-    """
-    for name, weight in module.named_parameters():
-        if weight.device.type not in ("cpu", target.type):
-            raise UnsupportedModel(
-                name, f"it is on {weight.device}, not on {target}", "move the module there, or simulate it"
-            )
 
 
 def _simulate(
@@ -362,10 +304,7 @@ def build_step(
     workload = place_workload(captures.workload, captures.at(sizes[0]), backends[0])
     if update:
         update.follow_weights()
-    loss = None
-    if workload.of_size(sizes[0]).accumulates:
-        assert runs[0].schedule.graph.loss is not None
-        loss = torch.zeros((), dtype=runs[0].schedule.graph.loss.dtype, device=cost.device)
+    loss = _loss_accumulator(runs[0].schedule.graph, workload.of_size(sizes[0]), cost.device)
     pool = torch.cuda.graph_pool_handle() if cuda_graph else None
     steps = tuple(
         CompiledStep(
@@ -383,15 +322,9 @@ def build_step(
     return steps[0] if loss is None else MicroBatchedStep(workload, runs, steps, loss, update)
 
 
-def _check_divided(module: nn.Module, exchange: str | None, optimizer: OptimizerLike) -> None:
-    """Refuse what belongs to ranks that have all weights."""
-    if not is_divided(module):
-        return
-    if exchange:
-        raise MembenchError(
-            "exchange averages gradients over all processes, which have different parts of them; leave it out"
-        )
-    if optimizer is not None:
-        raise MembenchError(
-            "an optimizer of weights in parts takes part in collectives of its own; leave optimizer out, and step it after the step"
-        )
+def _loss_accumulator(graph: TaskGraph, workload: Workload, device: torch.device) -> Tensor | None:
+    """Return what micro-batches add their loss to; None for a whole batch."""
+    if not workload.accumulates:
+        return None
+    assert graph.loss is not None
+    return torch.zeros((), dtype=graph.loss.dtype, device=device)

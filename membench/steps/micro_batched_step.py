@@ -13,9 +13,10 @@ from membench.core.timeline import Timeline
 from membench.core.workload import Workload
 from membench.execution.measurement import peaks_bytes
 from membench.steps.bound_state import check_arguments
-from membench.steps.compiled_step import CompiledStep, RealStep
+from membench.steps.compiled_step import CompiledStep
 from membench.steps.ignored_targets import IgnoredTargets
 from membench.steps.mean_loss import check_mean_over_samples
+from membench.steps.real_step import RealStep
 from membench.steps.update import RealUpdate
 
 

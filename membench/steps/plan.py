@@ -91,21 +91,30 @@ def plan_step(
             else:
                 yield runs
 
-    promising: Sequence[int] = ()
-    sizes: Iterable[int]
-    if micro_batch is None:
-        sizes = strategy.micro_batch_sizes(annotated_at, batch_size, cost, budget_bytes)
-    elif micro_batch == FITTED:
-        sizes = fitted_sizes(annotated_at, batch_size, cost, budget_bytes)
-    elif micro_batch == FASTEST:
-        promising, sizes = sizes_around(annotated_at, batch_size, cost, budget_bytes)
-    else:
-        sizes = (micro_batch_size(micro_batch, batch_size),)
+    promising, sizes = _sizes(annotated_at, batch_size, strategy, cost, budget_bytes, micro_batch)
     fastest = min(feasible(promising), key=lambda runs: simulated_step(runs, cost).step_time_s, default=None)
     found = fastest or next(feasible(sizes), None)
     if found is None:
         raise _least(refusals, batch_size)
     return found
+
+
+def _sizes(
+    graph_at: GraphAt,
+    batch_size: int,
+    strategy: Strategy,
+    cost: CostModel,
+    budget_bytes: int | None,
+    micro_batch: int | str | None,
+) -> tuple[Sequence[int], Iterable[int]]:
+    """Return sizes of micro-batches of which the fastest is taken, and those of which the first is taken if none of them fits."""
+    if micro_batch is None:
+        return (), strategy.micro_batch_sizes(graph_at, batch_size, cost, budget_bytes)
+    if micro_batch == FITTED:
+        return (), fitted_sizes(graph_at, batch_size, cost, budget_bytes)
+    if micro_batch == FASTEST:
+        return sizes_around(graph_at, batch_size, cost, budget_bytes)
+    return (), (micro_batch_size(micro_batch, batch_size),)
 
 
 def _counts(batch_size: int, size: int, *, updates: bool) -> list[tuple[int, int]]:

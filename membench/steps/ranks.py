@@ -91,38 +91,23 @@ def ranks_of(
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
     """
     parallel = parallel or {SHARDED: nodes * cluster.devices_per_host}
-    if unknown := {axis for axis, size in parallel.items() if size > 1} - AXES.keys():
-        raise MembenchError(
-            f"there is no axis {', '.join(sorted(unknown))} of parallel; there are "
-            + ", ".join(f"{axis} ({what})" for axis, what in AXES.items())
-        )
-    axes = tuple((axis, parallel[axis]) for axis in AXES if parallel.get(axis, 1) > 1)
-    mesh = Mesh(replace(cluster, hosts=nodes), axes)
+    axes = _axes_of(parallel)
     classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
     sharding, stage_ranks = None, parallel.get(PIPELINED, 1)
-    shard_axes = [axis for axis in (SHARDED, CONTEXT) if parallel.get(axis, 1) > 1]
-    is_sharded = bool(shard_axes)
+    shard_axes = [axis for axis, _ in axes if axis in (SHARDED, CONTEXT)]
     cut = None
     if stage_ranks > 1:
         if reshard_after_forward:
             raise MembenchError(
                 "the stages of a pipeline keep gathered weights for all micro-batches; leave reshard_after_forward out, or pp"
             )
-        cut = pipeline_of(
-            module,
-            classes,
-            stage_ranks,
-            pipeline,
-            stages,
-            accumulate,
-            reduce_dtype if is_sharded else None,
-            end_blocks,
-        )
-    elif accumulate > 1 and not is_sharded:
+        summed_in = reduce_dtype if shard_axes else None
+        cut = pipeline_of(module, classes, stage_ranks, pipeline, stages, accumulate, summed_in, end_blocks)
+    elif accumulate > 1 and not shard_axes:
         cut = Pipeline(1, (), accumulate)
     if cut is not None:
         accumulate = 1
-    if is_sharded:
+    if shard_axes:
         sharding = Sharding(
             prod(parallel[axis] for axis in shard_axes),
             groups_of(module, classes),
@@ -137,9 +122,23 @@ def ranks_of(
             shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
         )
     division = _division(module, parallel, tensor_parallel)
-    has_hooks = is_sharded or stage_ranks > 1
-    paths = _modules_of(module, classes) if has_hooks else ()
+    paths = _modules_of(module, classes) if shard_axes or stage_ranks > 1 else ()
+    mesh = Mesh(replace(cluster, hosts=nodes), axes)
     return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes, paths)
+
+
+def _axes_of(parallel: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return the axes of more than one rank, in the order of `AXES`.
+
+    Raises:
+        MembenchError: there is no such axis.
+    """
+    if unknown := {axis for axis, size in parallel.items() if size > 1} - AXES.keys():
+        raise MembenchError(
+            f"there is no axis {', '.join(sorted(unknown))} of parallel; there are "
+            + ", ".join(f"{axis} ({what})" for axis, what in AXES.items())
+        )
+    return tuple((axis, parallel[axis]) for axis in AXES if parallel.get(axis, 1) > 1)
 
 
 def _division(module: nn.Module, parallel: Mapping[str, int], plan: Plan | None) -> Division | None:

@@ -11,10 +11,11 @@ from membench.core.errors import ModuleChanged
 from membench.core.opened import opened
 from membench.core.torch_contexts import autocast_dtype
 from membench.core.torch_internals import tree_flatten
-from membench.steps.compiled_step import CompiledStep, RealStep
+from membench.steps.compiled_step import CompiledStep
 from membench.steps.kept_steps import KeptSteps, described, kind_of
 from membench.steps.measurement import StepMeasurement
 from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.steps.real_step import RealStep
 
 
 class ShapedStep:

@@ -6,13 +6,10 @@ A call is captured and planned on the first use of its kind: shapes, dtypes and 
 evaluation mode of each layer, frozen weights, autocast, and whether gradients are asked for.
 """
 
-import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import wraps
-from types import MethodType
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,15 +38,14 @@ from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import as_bytes, as_strategy
 from membench.steps.as_run import graph_as_run
-from membench.steps.compile import check_placement
+from membench.steps.compile_checks import check_placement
 from membench.steps.kept_steps import KeptSteps, Shapes, described, kind_of
 from membench.steps.placement import place_module
 from membench.steps.plan import plan
+from membench.steps.shared_attributes import Module, sharing_attributes
 from membench.steps.wrapped_step import WrappedStep
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
-
-Module = TypeVar("Module", bound=nn.Module)
 
 
 def wrap(
@@ -86,6 +82,27 @@ def wrap(
         InfeasibleSchedule: the strategy cannot keep the budget. Calls raise it too.
         MembenchError: an argument is invalid, or there is no GPU.
     """
+    _check(module, backend)
+    compiled_by = choice(Kernels, "kernels", kernels)
+    if compiled_by is not Kernels.EAGER and backend != "cpu":
+        raise MembenchError(f"kernels={compiled_by} runs on the CPU alone (backend='cpu'); leave kernels out")
+    is_fixed = choice(Shapes, "shapes", shapes) is Shapes.FIXED
+    calls = WrappedCalls(
+        module,
+        as_strategy(strategy),
+        as_bytes(budget),
+        real_device(backend),
+        is_fixed=is_fixed,
+        kernels=compiled_by,
+    )
+    wrapped = sharing_attributes(module, calls)
+    if example is not None:
+        calls.prepare(as_arguments(example))
+    return wrapped
+
+
+def _check(module: nn.Module, backend: str) -> None:
+    """Refuse what cannot be wrapped; see `wrap`."""
     if not isinstance(module, nn.Module):
         raise MembenchError(f"the module is a torch.nn.Module, not {module!r}")
     if hasattr(type(module), "wrapped_calls"):
@@ -103,22 +120,6 @@ def wrap(
         raise MembenchError(
             f"there is no backend {backend!r} for a wrapped module; choose one of {', '.join(real_backends())}"
         )
-    compiled_by = choice(Kernels, "kernels", kernels)
-    if compiled_by is not Kernels.EAGER and backend != "cpu":
-        raise MembenchError(f"kernels={compiled_by} runs on the CPU alone (backend='cpu'); leave kernels out")
-    is_fixed = choice(Shapes, "shapes", shapes) is Shapes.FIXED
-    calls = WrappedCalls(
-        module,
-        as_strategy(strategy),
-        as_bytes(budget),
-        real_device(backend),
-        is_fixed=is_fixed,
-        kernels=compiled_by,
-    )
-    wrapped = _sharing_attributes(module, calls)
-    if example is not None:
-        calls.prepare(as_arguments(example))
-    return wrapped
 
 
 class WrappedCalls:
@@ -198,6 +199,17 @@ class WrappedCalls:
         """Capture and plan a call without running it; see `__call__`."""
         given = self._arguments((), arguments) if isinstance(arguments, dict) else arguments
         self._step_for(given, *tree_flatten(given))
+
+    def of(self, module: nn.Module) -> "WrappedCalls":
+        """Return the same for a copy of the module."""
+        return WrappedCalls(
+            module,
+            self.strategy,
+            self.budget_bytes,
+            self.device,
+            is_fixed=self.is_fixed,
+            kernels=self.kernels,
+        )
 
     def close(self) -> None:
         """Release threads, host memory and what was captured; a later call captures again."""
@@ -334,89 +346,3 @@ def _without_memory(leaf: Any) -> Any:
     return torch.empty_strided(
         leaf.shape, leaf.stride(), dtype=leaf.dtype, device="meta", requires_grad=leaf.requires_grad
     )
-
-
-class _Forward:
-    """The attribute ``forward`` of wrapped modules, which a program may replace (accelerate puts autocast around it).
-
-    It takes precedence over the dict of attributes, which is that of the module that was wrapped as well: a replaced forward
-    would be captured from there.
-
-    Attributes:
-        replaced: what the program has put in its place; None if nothing.
-    """
-
-    def __init__(self, captured: Callable[..., Any]) -> None:
-        @wraps(captured)
-        def forward(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
-            return wrapped.wrapped_calls(args, kwargs)
-
-        vars(forward)["__signature__"] = inspect.signature(captured)
-        del vars(forward)["__wrapped__"]  # accelerate follows it, to a forward without the strategy
-        self._forward = forward
-        self.replaced: Any = None
-
-    def __get__(self, wrapped: nn.Module | None, _: object = None) -> Any:
-        if wrapped is None:
-            return self._forward
-        return self.replaced or MethodType(self._forward, wrapped)
-
-    def __set__(self, _: nn.Module, forward: Any) -> None:
-        self.replaced = forward
-
-    def __delete__(self, _: nn.Module) -> None:
-        if self.replaced is None:
-            raise AttributeError("forward")
-        self.replaced = None
-
-
-def _nothing_to_compile(_: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """Compile nothing, in place of `nn.Module.compile`: to torch.compile a wrapped module's call is a graph break."""
-
-
-def _sharing_attributes(module: Module, calls: WrappedCalls) -> Module:
-    """Return an object of a subclass of the module's class that has the module's own dict of attributes."""
-    kind = type(module)
-    forward = _Forward(kind.forward)
-
-    def deep_copy(wrapped: nn.Module, memo: dict[int, Any]) -> nn.Module:
-        copied = copy.deepcopy(module, memo)
-        if id(wrapped) in memo:  # one of its attributes refers to it, as a method that accelerate keeps
-            again: nn.Module = memo[id(wrapped)]
-            return again
-        again = memo[id(wrapped)] = _sharing_attributes(
-            copied,
-            WrappedCalls(
-                copied,
-                calls.strategy,
-                calls.budget_bytes,
-                calls.device,
-                is_fixed=calls.is_fixed,
-                kernels=calls.kernels,
-            ),
-        )
-        if forward.replaced:
-            again.forward = copy.deepcopy(forward.replaced, memo)
-        return again
-
-    def reduce(*_: object) -> NoReturn:
-        raise MembenchError(
-            "a wrapped module cannot be pickled: it is bound to this process; save its state_dict(), or the module that was "
-            "wrapped"
-        )
-
-    attributes = {
-        "__doc__": kind.__doc__,
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "forward": forward,
-        "compile": _nothing_to_compile,
-        "__call__": torch.compiler.disable(kind.__call__, reason="it runs under a schedule of membench"),
-        "__deepcopy__": deep_copy,
-        "__reduce_ex__": reduce,
-        "wrapped_calls": calls,
-    }
-    metaclass: Any = type(kind)
-    wrapped: Module = object.__new__(metaclass(kind.__name__, (kind,), attributes))
-    object.__setattr__(wrapped, "__dict__", vars(module))
-    return wrapped

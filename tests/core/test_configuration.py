@@ -23,11 +23,11 @@ def test_a_folder_of_the_users_adds_files_and_hides_none(tmp_path: Path) -> None
     (tmp_path / "backend").mkdir()
     for name in ("mine", "cpu"):
         (tmp_path / "backend" / f"{name}.yaml").write_text("name: mine\n")
-    assert names("backend", tmp_path) == ["cpu", "cuda", "mine", "simulated"]
+    assert names("backend", tmp_path) == ["cpu", "cuda", "mine", "simulated", "xpu"]
     assert read("backend", "mine", tmp_path) == {"name": "mine"}
     assert read("backend", "cpu", tmp_path) == read("backend", "cpu")
     with pytest.raises(
-        MembenchError, match="there is no backend 'mine'; choose one of cpu, cuda, simulated$"
+        MembenchError, match="there is no backend 'mine'; choose one of cpu, cuda, simulated, xpu$"
     ):
         read("backend", "mine")
     with pytest.raises(MembenchError, match="there is no backend 'mein'; .*; did you mean 'mine'"):

@@ -80,14 +80,8 @@ def _make(
     """Append operations that make blocks again, in the order of the forward pass; return whether there was room for them."""
     extra = {-1: -1}  # copies that are made in addition
     while len(makers) > 0:
-        if (
-            max(
-                filled[0] + spare - len(order),
-                filled[1] + spare - len(slots),
-                filled[2] + spare - len(originals),
-            )
-            > 0
-        ):
+        room = min(len(order) - filled[0], len(slots) - filled[1], len(originals) - filled[2])
+        if room < spare:
             return False
         operation = a.again[heappop(makers)]
         for i in range(a.creates_at[operation], a.creates_at[operation + 1]):

@@ -106,10 +106,9 @@ class Problem:
         for task in graph.tasks:
             for block in () if task.phase is Phase.UPDATE else task.writes:
                 self._writers[block].append(task.index)
-        self._updated: dict[int, int] = {}  # by block, the first task of the update that writes it
-        for task in graph.tasks:
-            if task.phase is Phase.UPDATE:
-                self._updated = dict.fromkeys(task.writes, task.index) | self._updated
+        updates = [task for task in graph.tasks if task.phase is Phase.UPDATE]
+        # by block, the first task of the update that writes it
+        self._updated = {block: task.index for task in reversed(updates) for block in task.writes}
         self.sent = {
             task: tuple(block for block in graph.tasks[task].reads if self._writers[block])
             for task in self.host_s

@@ -124,16 +124,8 @@ def find_gaps(problem: Problem, least_bytes: int) -> Iterator[Gap]:
             continue
         gaps = [(a, b) for a, b in pairwise(positions) if b > a + 1]
         if block in sent:
-            yield Gap(
-                block,
-                described.size_bytes,
-                positions[-1],
-                len(graph.tasks),
-                written[block],
-                None,
-                unit,
-                leaves=True,
-            )
+            end, size_bytes = len(graph.tasks), described.size_bytes
+            yield Gap(block, size_bytes, positions[-1], end, written[block], None, unit, leaves=True)
         longest = max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
         for last, first in gaps:
             can_repeat = unit >= 0 and problem.units[unit].makers and last >= written[block]
