@@ -96,8 +96,9 @@ def run_cluster(settings: ClusterSettings) -> int:
     # torch takes seconds, which a wrong word need not wait for
     import torch
 
-    from membench.advice.cluster_search import ClusterSearch, RankOptions
+    from membench.advice.cluster_search import ClusterSearch
     from membench.advice.cluster_text import lines, values
+    from membench.advice.rank_options import RankOptions
     from membench.models.checkpointing import Checkpointing
     from membench.sweep.cell import Cell
 
