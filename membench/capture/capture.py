@@ -17,7 +17,8 @@ from membench.capture.passes import (
     weight_gradient_first,
 )
 from membench.capture.plain import plain_tasks
-from membench.capture.trace import Recording, record
+from membench.capture.recording import Recording
+from membench.capture.trace import record
 from membench.core.call import Outputs, Value
 from membench.core.changed_tasks import numbered
 from membench.core.fully_sharded import whole_weights
