@@ -59,30 +59,25 @@ def capture(
     Runs on fake tensors: needs no data and no device memory. Time is linear in the number of operators.
 
     Args:
-        device: where the step is to run, which may differ from where its tensors are; None: where they are.
-            `ANY_GPU`: on a GPU that this machine does not need to have.
+        device: where the step is to run; None: where its tensors are. `ANY_GPU`: on a GPU that this machine does not need to have.
         seen: layouts of outputs there, by the signature of a call, where they differ from its shape function's.
-        uses_values: sizes and numbers may depend on the values of module and batch, if those have data: the graph is that of
-            this batch alone, and must not run on another.
+        uses_values: sizes and numbers may depend on the values of module and batch, if those have data: the graph is that of this batch
+            alone, and must not run on another.
 
     Raises:
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
     with whole_weights(workload.module):
         recording = record(workload, device, seen, uses_values=uses_values)
-    given_up = recording.given_up
-    blocks = _with_roles(recording, given_up)
+    blocks = _with_roles(recording)
     of_plain = list(blocks)
     plain, renamed = plain_tasks(recording, of_plain)
     tasks = drop_unused(dissolve(recording.tasks, blocks), blocks)
     mark_partial_gradients(tasks, blocks)
-    tasks = weight_gradient_first(tasks, blocks)
-    tasks = accumulate_in_place(tasks, blocks)
-    taking = _taking(given_up)
-    graph = replace(
-        _graph(workload, recording, [*taking, *tasks], blocks, {}),
-        plain=_graph(workload, recording, [*taking, *plain], of_plain, renamed),
-    )
+    tasks = accumulate_in_place(weight_gradient_first(tasks, blocks), blocks)
+    taking = _taking(recording.given_up)
+    graph = _graph(workload, recording, [*taking, *tasks], blocks, {})
+    graph = replace(graph, plain=_graph(workload, recording, [*taking, *plain], of_plain, renamed))
     return CapturedStep(
         graph=graph,
         weights=recording.weights,
@@ -102,10 +97,10 @@ def _taking(given_up: frozenset[int]) -> list[Task]:
     return [Task(0, "inputs", Kind.OTHER, Phase.FORWARD, -1, (), taken, taken, random=True)]
 
 
-def _with_roles(recording: Recording, given_up: frozenset[int]) -> list[Block]:
+def _with_roles(recording: Recording) -> list[Block]:
     """Return the recorded blocks with the roles of the step's results, and of what it takes over."""
     blocks = list(recording.blocks)
-    for index in given_up:
+    for index in recording.given_up:
         blocks[index] = replace(blocks[index], role=Role.GIVEN_UP)
     for name, value in recording.gradients.items():
         if value is not None:

@@ -14,6 +14,7 @@ import torch
 from membench.backends import accelerator_memory
 from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.real import real_device
+from membench.capture.capture import Captures
 from membench.core.arguments import tensors_in
 from membench.core.distributed import from_first, joined
 from membench.core.errors import OutOfMemory, UnsupportedStrategy
@@ -27,6 +28,8 @@ from membench.profiling.cache import PRODUCT_WORKSPACE_VARIABLE, load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.nvml import Reading, read_energy_j, read_processes
 from membench.steps.compile import build_step
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.simulated_step import simulated_step
 from membench.sweep.baselines import Baseline
 from membench.sweep.cell import Cell
@@ -120,18 +123,7 @@ def _measure_strategy(cell: Cell, graphs: Graphs) -> CellNumbers:
     found = CellNumbers()
     cache = load_cache(device) if device.type == "cuda" else None
     cost = MeasuredCost(device, cache, cuda_graph=cell.cuda_graph, host_memory_bytes=cell.host_memory_bytes)
-    step = build_step(
-        captures,
-        cell.method.strategy_for(captures.workload, device),
-        cost,
-        cell.budget_bytes,
-        micro_batch=cell.micro_batch,
-        exchange=cell.exchange if joined().count > 1 and not graphs.ranks else None,
-        optimizer=cell.optimizer,
-        cuda_graph=cell.cuda_graph,
-        ranks=graphs.ranks,
-        kernels=cell.kernels,
-    )
+    step = _built(cell, graphs, captures, device, cost)
     if cell.method.prefers_memory:
         _check_workspaces(step.plan[0].schedule, device)
     # the first process, which has planned, has the costs
@@ -160,6 +152,23 @@ def _measure_strategy(cell: Cell, graphs: Graphs) -> CellNumbers:
         found.metrics["pinned_memory_bytes"] = sum(pinned)
     step.close()
     return found
+
+
+def _built(
+    cell: Cell, graphs: Graphs, captures: Captures, device: torch.device, cost: MeasuredCost
+) -> CompiledStep | MicroBatchedStep:
+    return build_step(
+        captures,
+        cell.method.strategy_for(captures.workload, device),
+        cost,
+        cell.budget_bytes,
+        micro_batch=cell.micro_batch,
+        exchange=cell.exchange if joined().count > 1 and not graphs.ranks else None,
+        optimizer=cell.optimizer,
+        cuda_graph=cell.cuda_graph,
+        ranks=graphs.ranks,
+        kernels=cell.kernels,
+    )
 
 
 def _read(found: CellNumbers, name: str, reading: Reading) -> None:
