@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-from membench.advice.advice import Advice, AdvisedPlan, Lever, Refusal
+from membench.advice.advice import Advice, AdvisedPlan, Refusal
 from membench.advice.batches import Batches
 from membench.advice.changes import AS_IT_IS, NO_CHANGES, ModuleChanges
 from membench.advice.cluster import advise_cluster
@@ -46,7 +46,7 @@ from membench.steps.fused_graphs import compiled_parts
 from membench.steps.plan import Runs, plan_step
 from membench.steps.prediction import Prediction, predicted
 from membench.steps.simulated_step import SimulatedStep, simulated_step
-from membench.strategies.base import Strategy, strategies
+from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.this_device import THIS, this_device
 
@@ -174,27 +174,6 @@ def _advise_device(
     return adviser.advice(**asked)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What was found while planners ran; see `Advice`.
-
-    Attributes:
-        captured: without the update.
-        runs: the plan of plain PyTorch.
-        in_place: plans in place of the program's own recomputation, by their names in `Advice`.
-    """
-
-    captured: TaskGraph
-    runs: Runs
-    plain: Prediction
-    fits: bool
-    outcomes: Mapping[str, AdvisedPlan | Refusal]
-    levers: tuple[Lever, ...]
-    not_tried: tuple[str, ...]
-    largest_batch: int | None
-    in_place: Mapping[str, AdvisedPlan | None]
-
-
 class Adviser:
     """A step on a device, and what is asked of it.
 
@@ -236,56 +215,40 @@ class Adviser:
         progress: bool = False,
     ) -> Advice:
         """Return the advice; see `advise`."""
+        size, target = self._workload.batch_size, self._target
         chosen = [as_strategy(name) for name in (self._all_methods() if methods is None else methods)]
         # the planners end first, and with them what the work waits for
         with (
             Work(THREADS + 2 * len(chosen), progress=progress) as work,
             Planners(self._programs.graphs, processes) as planners,
         ):
-            found = self._found(work, planners, chosen, largest, levers=levers, time_limit_s=time_limit_s)
-        return self._answer(found)
+            captured = planners.share(size)
+            graph = add_update(captured, target.update)
+            batches = Batches(planners, graph, target)
+            asked = Methods(work, planners, batches, graph, target)
+            asked.begin([strategy for strategy in chosen if strategy.moves_weights])  # which takes longest
+            runs = self._plain(captured)
+            plain = predicted(runs, simulated_step(runs, target.cost), target.device)
+            if not (fits := not target.excess_bytes(runs)) and time_limit_s is not None:
+                planners.limit(time_limit_s)
+            search = Levers(work, planners, self._programs, size, target, PlainNumbers.of(runs, target))
+            of_levers = None if fits or not levers else work.start(search.found)
+            of_plain = work.start(batches.plain) if largest != "none" else None
+            of_program = self._in_place_of_regions(work, planners, plain) if fits else {}
+            outcomes = asked.outcomes(chosen, search=largest == "all")
+            found = {
+                "levers": of_levers.result() if of_levers else (),
+                "largest_batch": of_plain.result() if of_plain else None,
+                **{name: self._bound(future.result()) for name, future in of_program.items()},
+            }
+        found |= {"fits": fits, "not_tried": search.not_tried(), "recomputes": recomputes(captured)}
+        return self._answer(runs, plain, outcomes, **found)
 
-    def _found(
-        self,
-        work: Work,
-        planners: Planners,
-        chosen: Sequence[Strategy],
-        largest: str,
-        *,
-        levers: bool,
-        time_limit_s: float | None,
-    ) -> _Found:
-        """Search for what was asked, everything at the same time, in the order in which it needs processes."""
-        size, target = self._workload.batch_size, self._target
-        captured = planners.share(size)
-        graph = add_update(captured, target.update)
-        batches = Batches(planners, graph, target)
-        asked = Methods(work, planners, batches, graph, target)
-        asked.begin([strategy for strategy in chosen if strategy.moves_weights])  # which takes longest
-        runs = self._plain(captured)
-        plain = predicted(runs, simulated_step(runs, target.cost), target.device)
-        fits = not target.excess_bytes(runs)
-        if not fits and time_limit_s is not None:
-            planners.limit(time_limit_s)
-        search = Levers(work, planners, self._programs, size, target, PlainNumbers.of(runs, target))
-        of_levers = None if fits or not levers else work.start(search.found)
-        of_plain = work.start(batches.plain) if largest != "none" else None
-        of_program = self._in_place_of_regions(work, planners, plain) if fits else {}
-        return _Found(
-            captured=captured,
-            runs=runs,
-            plain=plain,
-            fits=fits,
-            outcomes=asked.outcomes(chosen, search=largest == "all"),
-            levers=of_levers.result() if of_levers else (),
-            not_tried=search.not_tried(),
-            largest_batch=of_plain.result() if of_plain else None,
-            in_place={name: future.result() for name, future in of_program.items()},
-        )
-
-    def _answer(self, found: _Found) -> Advice:
+    def _answer(
+        self, runs: Runs, plain: Prediction, outcomes: Mapping[str, AdvisedPlan | Refusal], **found: Any
+    ) -> Advice:
         workload, target = self._workload, self._target
-        plans = [each for each in found.outcomes.values() if isinstance(each, AdvisedPlan)]
+        plans = [each for each in outcomes.values() if isinstance(each, AdvisedPlan)]
         return Advice(
             model=workload.name,
             precision=None if workload.precision is None else str(workload.precision),
@@ -293,23 +256,22 @@ class Adviser:
             update_runs=self._by is None or self._by.runs,
             channels_last=workload.channels_last,
             is_compiled=self._compiled_parts is not None,
-            plain=found.plain,
+            plain=plain,
             machine=None if self._machine is None else self._machine.name,
             host_memory_bytes=self._host_memory_bytes,
             budget_bytes=target.budget_bytes,
-            fits=found.fits,
-            activations_bytes=activations_at_peak_bytes(found.runs[0].schedule),
-            largest_batch=found.largest_batch,
-            plans=tuple(replace(each, _step=self._compiled) for each in ranked(plans)),
-            refused={name: each for name, each in found.outcomes.items() if isinstance(each, Refusal)},
+            activations_bytes=activations_at_peak_bytes(runs[0].schedule),
+            plans=tuple(self._bound(each) for each in ranked(plans)),
+            refused={name: each for name, each in outcomes.items() if isinstance(each, Refusal)},
             trust=trusts(workload.name, target.device.name),
             trains=workload.trains,
-            recomputes=recomputes(found.captured),
-            levers=found.levers,
-            not_tried=found.not_tried,
-            sharded_bytes={} if found.fits else sharded_bytes(found.runs[-1].schedule.graph),
-            **{name: each and replace(each, _step=self._compiled) for name, each in found.in_place.items()},
+            sharded_bytes={} if found["fits"] else sharded_bytes(runs[-1].schedule.graph),
+            **found,
         )
+
+    def _bound(self, plan: AdvisedPlan | None) -> Any:
+        """Return a plan that can be compiled."""
+        return plan and replace(plan, _step=self._compiled)
 
     def simulated(self, plan: AdvisedPlan) -> SimulatedStep:
         """Return the step of one of the advice's plans, simulated on the device."""

@@ -175,12 +175,7 @@ class Captures:
 
     def in_channels_last(self) -> "Captures":
         """Return captures of the same step in that memory format."""
-        return Captures(
-            replace(self.workload, channels_last=True),
-            self.device,
-            uses_values=self.uses_values,
-            prepared=self._prepared,
-        )
+        return self._captures(replace(self.workload, channels_last=True))
 
     def at(self, size: int) -> CapturedStep:
         """Return the step on that many samples.
@@ -199,7 +194,9 @@ class Captures:
 
     def of(self, module: nn.Module) -> "Captures":
         """Return the captures of another module in the place of the workload's."""
-        workload = replace(self.workload, module=module)
+        return self._captures(replace(self.workload, module=module))
+
+    def _captures(self, workload: Workload) -> "Captures":
         return Captures(workload, self.device, uses_values=self.uses_values, prepared=self._prepared)
 
     def learn(self, size: int, seen: Mapping[Hashable, Outputs]) -> bool:

@@ -51,10 +51,7 @@ def fused_layers_in_parts(module: nn.Module) -> Iterator[None]:
             if id(layer) in layers:
                 inside.pop().close()
 
-        with (
-            register_module_forward_pre_hook(enter),
-            register_module_forward_hook(leave),
-        ):
+        with register_module_forward_pre_hook(enter), register_module_forward_hook(leave):
             yield
 
 

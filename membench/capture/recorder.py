@@ -264,7 +264,7 @@ class Recorder(TorchDispatchMode):
         output = self._with_real_outputs(func, args, kwargs, output)
         outputs = as_list(output)
         check_dense(func, outputs, self.layer_name)
-        operation = operation_of(func, args, kwargs, output, self._are_new(outputs))
+        operation = operation_of(func, args, kwargs, output, list(map(self.lifetimes.is_new, outputs)))
         if key is not None and operation.outputs is not None:
             self._operations[key] = operation
         return operation, output
@@ -306,16 +306,10 @@ class Recorder(TorchDispatchMode):
                 return as_seen(output, seen)
         return with_real_outputs(func, args, output, has_device=self._gpu is None)
 
-    def _is_new(self, tensor: Tensor) -> bool:
-        return storage_address(tensor.untyped_storage()) not in self._blocks
-
-    def _are_new(self, outputs: list[Any]) -> list[bool]:
-        return [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
-
     def _record(
         self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]
     ) -> None:
-        created = self._are_new(outputs)
+        created = list(map(self.lifetimes.is_new, outputs))
         if not (any(created) or operation.written):
             return
         self._check(operation, args, kwargs)
@@ -360,7 +354,7 @@ class Recorder(TorchDispatchMode):
         role = Role.ACTIVATION if self.layers.is_forward else Role.GRADIENT
         creates, values = [], []
         for position, (out, is_new) in enumerate(zip(outputs, created, strict=True)):
-            if is_new and self._is_new(out):
+            if is_new and self.lifetimes.is_new(out):
                 suffix = f".{position}" if len(outputs) > 1 else ""
                 creates.append(self._add_block(f"{name}{suffix}{self.layers.suffix}", out, role, layer))
             values.append(self.value(out) if is_new else None)

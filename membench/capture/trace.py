@@ -67,12 +67,7 @@ from membench.core.torch_contexts import (
     without_saved_tensor_hooks,
     without_value_checks,
 )
-from membench.core.torch_internals import (
-    FakeTensorMode,
-    is_wrapper_subclass,
-    module_hooks,
-    tree_map_only,
-)
+from membench.core.torch_internals import FakeTensorMode, is_wrapper_subclass, module_hooks, tree_map_only
 from membench.core.workload import Workload
 
 ANY_GPU = torch.device("cuda")
@@ -297,12 +292,7 @@ def _backward(
     return []
 
 
-def _forward(
-    workload: Workload,
-    recorder: Recorder,
-    fakes: Fakes,
-    given: list[Tensor],
-) -> tuple[Any, Any]:
+def _forward(workload: Workload, recorder: Recorder, fakes: Fakes, given: list[Tensor]) -> tuple[Any, Any]:
     """Return the loss, or else the module's output; the output that a loss was made of is gone then, as in a caller's loop."""
     output = call_with(workload.module, fakes.inputs)
     if workload.loss is not None:

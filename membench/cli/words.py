@@ -87,13 +87,10 @@ def read_options(words: Iterable[str], readers: Mapping[str, Reader]) -> dict[st
     return values
 
 
-def take_options(words: Iterable[str], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], list[str]]:
+def take_options(words: Sequence[str], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], list[str]]:
     """Return the values of the options that have readers, and the other words; see `read_options`."""
-    taken: list[str] = []
-    others: list[str] = []
-    for word in words:
-        (taken if word.partition("=")[0] in readers else others).append(word)
-    return read_options(taken, readers), others
+    taken = [word for word in words if word.partition("=")[0] in readers]
+    return read_options(taken, readers), [word for word in words if word not in taken]
 
 
 def refuse_options(given: Container[str], names: Iterable[str], command: str) -> None:

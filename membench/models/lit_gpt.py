@@ -37,11 +37,7 @@ _FIRST_ADAPTED = 2
 _HEAD_TOKENS = 128
 
 METHODS = ("lora", "adapter", "adapter_v2")
-_TRAINED = {
-    "lora": ("lora_",),
-    "adapter": ("prompt",),
-    "adapter_v2": ("prompt", "shift", "scale", "norm"),
-}
+_TRAINED = {"lora": ("lora_",), "adapter": ("prompt",), "adapter_v2": ("prompt", "shift", "scale", "norm")}
 """Parts of the names of the weights that each method trains."""
 
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import sqrt
-from types import TracebackType
 
 from tqdm import tqdm
 
@@ -43,9 +42,7 @@ class Cells:
     def __enter__(self) -> "Cells":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error:
             self._workers.close()
         self._pool.shutdown(cancel_futures=True)

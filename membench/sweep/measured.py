@@ -44,11 +44,7 @@ SMALL_BUDGET_BYTES = 256 * MIB
 SMALL_BUDGET_ENVIRONMENT = {PRODUCT_WORKSPACE_VARIABLE: ":16:8", "CUBLASLT_WORKSPACE_SIZE": "128"}
 """cuBLAS keeps up to 32 MiB by default, too much for a small budget; here 128 KiB, the least that it documents."""
 
-CPU_ENVIRONMENT = {
-    "THP_MEM_ALLOC_ENABLE": "1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
-}
+CPU_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 """Lets a process keep the memory that it frees, as the allocator of a GPU does, and take it in huge pages: torch reads the first
 when it starts, glibc the others when the process does. The system otherwise takes a large block back and supplies it again,
 which is up to a third of the time of a step that frees early, and on a virtual machine several times the time of its copy."""
