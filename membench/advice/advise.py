@@ -157,35 +157,21 @@ def _advise_device(
     machine: str | Machine | None = None,
     host_memory: str | float | None = None,
     channels_last: bool = False,
-    methods: Sequence[str] | None = None,
-    largest: str = "all",
-    levers: bool = True,
-    processes: int | None = None,
-    time_limit_s: float | None = None,
-    progress: bool = False,
     kernels: str | None = None,
+    **asked: Any,
 ) -> Advice:
-    """Return the advice on one device; see `advise`."""
+    """Return the advice on one device; see `advise`, and `Adviser.advice` for the other options."""
     check_whole(module)
-    workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
-    profile = this_device() if device == THIS else as_device(device)
     adviser = Adviser(
-        workload,
-        profile,
+        workload_of(module, loss, batch, precision=precision, channels_last=channels_last),
+        this_device() if device == THIS else as_device(device),
         as_bytes(budget),
         as_update(optimizer),
         None if machine is None else as_machine(machine),
         as_bytes(host_memory, "host_memory"),
         kernels=kernels,
     )
-    return adviser.advice(
-        methods,
-        largest=largest,
-        levers=levers,
-        processes=processes,
-        time_limit_s=time_limit_s,
-        progress=progress,
-    )
+    return adviser.advice(**asked)
 
 
 class Adviser:
@@ -229,34 +215,39 @@ class Adviser:
         progress: bool = False,
     ) -> Advice:
         """Return the advice; see `advise`."""
-        workload, target = self._workload, self._target
+        size, target = self._workload.batch_size, self._target
         chosen = [as_strategy(name) for name in (self._all_methods() if methods is None else methods)]
         # the planners end first, and with them what the work waits for
         with (
             Work(THREADS + 2 * len(chosen), progress=progress) as work,
             Planners(self._programs.graphs, processes) as planners,
         ):
-            captured = planners.share(workload.batch_size)
+            captured = planners.share(size)
             graph = add_update(captured, target.update)
             batches = Batches(planners, graph, target)
             asked = Methods(work, planners, batches, graph, target)
             asked.begin([strategy for strategy in chosen if strategy.moves_weights])  # which takes longest
             runs = self._plain(captured)
-            plain, fits = (
-                predicted(runs, simulated_step(runs, target.cost), target.device),
-                not target.excess_bytes(runs),
-            )
-            if not fits and time_limit_s is not None:
+            plain = predicted(runs, simulated_step(runs, target.cost), target.device)
+            if not (fits := not target.excess_bytes(runs)) and time_limit_s is not None:
                 planners.limit(time_limit_s)
-            numbers = PlainNumbers.of(runs, target)
-            search = Levers(work, planners, self._programs, workload.batch_size, target, numbers)
+            search = Levers(work, planners, self._programs, size, target, PlainNumbers.of(runs, target))
             of_levers = None if fits or not levers else work.start(search.found)
             of_plain = work.start(batches.plain) if largest != "none" else None
             of_program = self._in_place_of_regions(work, planners, plain) if fits else {}
             outcomes = asked.outcomes(chosen, search=largest == "all")
-            found_levers = of_levers.result() if of_levers else ()
-            largest_batch = of_plain.result() if of_plain else None
-            in_place = {name: future.result() for name, future in of_program.items()}
+            found = {
+                "levers": of_levers.result() if of_levers else (),
+                "largest_batch": of_plain.result() if of_plain else None,
+                **{name: self._bound(future.result()) for name, future in of_program.items()},
+            }
+        found |= {"fits": fits, "not_tried": search.not_tried(), "recomputes": recomputes(captured)}
+        return self._answer(runs, plain, outcomes, **found)
+
+    def _answer(
+        self, runs: Runs, plain: Prediction, outcomes: Mapping[str, AdvisedPlan | Refusal], **found: Any
+    ) -> Advice:
+        workload, target = self._workload, self._target
         plans = [each for each in outcomes.values() if isinstance(each, AdvisedPlan)]
         return Advice(
             model=workload.name,
@@ -269,19 +260,18 @@ class Adviser:
             machine=None if self._machine is None else self._machine.name,
             host_memory_bytes=self._host_memory_bytes,
             budget_bytes=target.budget_bytes,
-            fits=fits,
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),
-            largest_batch=largest_batch,
-            plans=tuple(replace(each, _step=self._compiled) for each in ranked(plans)),
+            plans=tuple(self._bound(each) for each in ranked(plans)),
             refused={name: each for name, each in outcomes.items() if isinstance(each, Refusal)},
             trust=trusts(workload.name, target.device.name),
             trains=workload.trains,
-            recomputes=recomputes(captured),
-            levers=found_levers,
-            not_tried=search.not_tried(),
-            sharded_bytes={} if fits else sharded_bytes(runs[-1].schedule.graph),
-            **{name: each and replace(each, _step=self._compiled) for name, each in in_place.items()},
+            sharded_bytes={} if found["fits"] else sharded_bytes(runs[-1].schedule.graph),
+            **found,
         )
+
+    def _bound(self, plan: AdvisedPlan | None) -> Any:
+        """Return a plan that can be compiled."""
+        return plan and replace(plan, _step=self._compiled)
 
     def simulated(self, plan: AdvisedPlan) -> SimulatedStep:
         """Return the step of one of the advice's plans, simulated on the device."""

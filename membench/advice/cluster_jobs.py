@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 from itertools import chain
 from math import inf
 from threading import Lock
-from types import TracebackType
 from typing import Any
 
 from joblib.externals.loky.backend.reduction import dumps
@@ -135,9 +134,7 @@ class Jobs:
     def __enter__(self) -> "Jobs":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._workers is not None:
             self._workers.end()
 

@@ -55,13 +55,7 @@ def _changes(model: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Change, dict
         return
     of_all = frozenset({Kind.UPDATE, Kind.STATES})
     lora = (f"model.lora.r={RANK}", "model.lora.target_modules=all-linear")
-    yield (
-        "LoRA",
-        (
-            Change("LoRA", Kind.ADAPTERS, lora, _TRAINED, of_all, keeps_weights=True),
-            _OF_LORA,
-        ),
-    )
+    yield ("LoRA", (Change("LoRA", Kind.ADAPTERS, lora, _TRAINED, of_all, keeps_weights=True), _OF_LORA))
     if not model.get("quantization") and find_spec("bitsandbytes") is not None:
         quantized = Change(
             "QLoRA",

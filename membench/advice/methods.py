@@ -35,12 +35,7 @@ class Methods:
     """
 
     def __init__(
-        self,
-        work: Work,
-        planners: Planners,
-        batches: Batches,
-        graph: TaskGraph,
-        target: Target,
+        self, work: Work, planners: Planners, batches: Batches, graph: TaskGraph, target: Target
     ) -> None:
         self._work, self._planners, self._batches = work, planners, batches
         self._graph, self._target = graph, target
@@ -84,9 +79,7 @@ class Methods:
                 start(strategy)
         return {
             strategy.name: _with_largest_batch(
-                found[strategy.name],
-                searches[strategy.name].result(),
-                strategy.searches_under_budget,
+                found[strategy.name], searches[strategy.name].result(), strategy.searches_under_budget
             )
             for strategy in chosen
         }

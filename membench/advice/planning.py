@@ -129,10 +129,8 @@ def plan_method(
         unlimited: plan without a budget first, which may fit.
 
     Raises:
-        InfeasibleSchedule: the method needs more memory.
-        OutOfMemory: PyTorch's allocator finds no room for what the method holds.
-        UnsupportedStrategy: the method cannot schedule this graph.
-        UnsupportedModel: the batch cannot be divided.
+        InfeasibleSchedule, OutOfMemory: the method needs more memory, or PyTorch's allocator finds no room for what it holds.
+        UnsupportedStrategy, UnsupportedModel: the method cannot schedule this graph, or the batch cannot be divided.
     """
     runs, budget_bytes = _fitting(graph_at, batch_size, strategy, target, micro_batch, unlimited=unlimited)
     measured, memory = simulated_step(runs, target.cost).measure(), device_memory(runs, target.device)
@@ -152,13 +150,14 @@ def plan_method(
         gap=dict(runs[0].schedule.decisions).get("gap"),
         is_exact=is_exact(runs),
         is_idle=len(runs) == runs[0].count == 1 and bool(runs[0].schedule.note),
-        moves_weights=any(
-            block.host_location and block.role not in ARGUMENT_ROLES
-            for run in runs
-            for block in run.schedule.graph.blocks
-        ),
+        moves_weights=_moves_weights(runs),
         divides_batch=type(strategy).micro_batch_sizes is not Strategy.micro_batch_sizes,
     )
+
+
+def _moves_weights(runs: Runs) -> bool:
+    blocks = (block for run in runs for block in run.schedule.graph.blocks)
+    return any(block.host_location and block.role not in ARGUMENT_ROLES for block in blocks)
 
 
 def load(

@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 from math import inf
 from threading import RLock
 from time import process_time, thread_time
-from types import TracebackType
 from typing import Any, TypeVar
 
 from membench.advice.changes import AS_IT_IS, Changes
@@ -62,9 +61,7 @@ class Planners:
     def __enter__(self) -> "Planners":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._workers.end()
 
     def resize(self, resized: ResizedGraph) -> None:
@@ -153,10 +150,7 @@ class Planners:
 
 
 def _run(
-    job: Callable[[GraphAt], Result],
-    batch_size: int,
-    graphs: Mapping[int, bytes],
-    resized: bytes | None,
+    job: Callable[[GraphAt], Result], batch_size: int, graphs: Mapping[int, bytes], resized: bytes | None
 ) -> Result:
     def graph_at(size: int) -> TaskGraph:
         if size in graphs:

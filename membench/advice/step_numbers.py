@@ -5,7 +5,7 @@ Where the whole network's graph is made, its numbers are compared.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
@@ -105,49 +105,12 @@ class StepNumbers:
         firsts = {name: at for name in blocks if (at := first_layer(plain, name)) is not None}
         begins = sorted(firsts.values())
         place_of = {task.index: bisect_right(begins, task.layer) for task in plain.tasks}
-        makers = {block: place_of[task.index] for task in plain.tasks for block in task.creates}
         users = {block: place_of[task.index] for task in reversed(plain.tasks) for block in task.reads}
-        found = [defaultdict[str, float](float) for _ in range(len(begins) + 1)]
-        for name, kept in zip(("kept", "constant"), _kept(plain), strict=True):
-            for block in kept:
-                found[makers[block]][name] += plain.blocks[block].size_bytes
-        for block, elements in _gradients(plain):
-            place = found[place_of[plain.last_use[block]]]
-            place["elements"] += elements
-            place["gradients"] += plain.blocks[block].size_bytes
-        times_s = list(_times_s(plain, cost))
-        for task, kernel_s, wait_s in times_s:
-            found[place_of[task.index]]["kernels"] += kernel_s
-            found[place_of[task.index]]["waits"] += wait_s
-        forward, backward = (
-            _passes(
-                [
-                    (task, kernel_s + wait_s)
-                    for task, kernel_s, wait_s in times_s
-                    if _is_after_the_loss(task) is after
-                ],
-                place_of,
-                step,
-            )
-            for after, step in ((False, 1), (True, -1))
-        )
         weights = [block for block in plain.blocks if block.role is Role.WEIGHT]
         return cls(
             samples=graph.batch_size,
             blocks=tuple(sorted(firsts, key=firsts.__getitem__)),
-            places=tuple(
-                PlaceNumbers(
-                    int(each["kept"]),
-                    int(each["constant"]),
-                    each["kernels"],
-                    each["waits"],
-                    forward.get(place, PassNumbers()),
-                    backward.get(place, PassNumbers()),
-                    int(each["elements"]),
-                    int(each["gradients"]),
-                )
-                for place, each in enumerate(found)
-            ),
+            places=tuple(_places(plain, cost, place_of, len(begins) + 1)),
             gathered={block.name: block.size_bytes for block in weights},
             reduced={
                 name: (plain.blocks[value.block].size_bytes // value.dtype.itemsize, value.dtype.itemsize)
@@ -206,6 +169,45 @@ def _names(depth: Depth, places: Mapping[str, int]) -> Iterator[tuple[str, str, 
         source = depth.source(block, depth.shallow)
         for rest in of_blocks[source]:
             yield f"{within}{block}.{rest}", f"{within}{source}.{rest}", block - source
+
+
+def _places(
+    graph: TaskGraph, cost: RooflineCost, place_of: Mapping[int, int], number: int
+) -> Iterator[PlaceNumbers]:
+    """Yield the numbers of each place of a graph.
+
+    Args:
+        place_of: the place of a task, by its index.
+        number: of places.
+    """
+    made_at = {block: place_of[task.index] for task in graph.tasks for block in task.creates}
+    kept, constant, elements, gradients = (Counter[int]() for _ in range(4))
+    for sizes_bytes, blocks in zip((kept, constant), _kept(graph), strict=True):
+        for block in blocks:
+            sizes_bytes[made_at[block]] += graph.blocks[block].size_bytes
+    for block, number_of_elements in _gradients(graph):
+        place = place_of[graph.last_use[block]]
+        elements[place] += number_of_elements
+        gradients[place] += graph.blocks[block].size_bytes
+    kernels_s, waits_s = defaultdict[int, float](float), defaultdict[int, float](float)
+    before: list[tuple[Task, float]] = []
+    behind: list[tuple[Task, float]] = []
+    for task, kernel_s, wait_s in _times_s(graph, cost):
+        kernels_s[place_of[task.index]] += kernel_s
+        waits_s[place_of[task.index]] += wait_s
+        (behind if _is_after_the_loss(task) else before).append((task, kernel_s + wait_s))
+    forward, backward = _passes(before, place_of, 1), _passes(behind, place_of, -1)
+    for place in range(number):
+        yield PlaceNumbers(
+            kept[place],
+            constant[place],
+            kernels_s[place],
+            waits_s[place],
+            forward.get(place, PassNumbers()),
+            backward.get(place, PassNumbers()),
+            elements[place],
+            gradients[place],
+        )
 
 
 def _kept(graph: TaskGraph) -> tuple[list[int], list[int]]:

@@ -242,10 +242,7 @@ def has_tensor(argument: Any) -> bool:
     )
 
 
-_ATTENTION_DROPOUTS = {
-    "_scaled_dot_product_flash_attention": 3,
-    "_scaled_dot_product_efficient_attention": 5,
-}
+_ATTENTION_DROPOUTS = {"_scaled_dot_product_flash_attention": 3, "_scaled_dot_product_efficient_attention": 5}
 """Fused attention by name; position of its probability of dropout, without which it draws nothing."""
 
 _REPEATS_DRAWS = "_scaled_dot_product_efficient_attention_backward"

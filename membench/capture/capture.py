@@ -17,7 +17,8 @@ from membench.capture.passes import (
     weight_gradient_first,
 )
 from membench.capture.plain import plain_tasks
-from membench.capture.trace import Recording, record
+from membench.capture.recording import Recording
+from membench.capture.trace import record
 from membench.core.call import Outputs, Value
 from membench.core.changed_tasks import numbered
 from membench.core.fully_sharded import whole_weights
@@ -58,30 +59,25 @@ def capture(
     Runs on fake tensors: needs no data and no device memory. Time is linear in the number of operators.
 
     Args:
-        device: where the step is to run, which may differ from where its tensors are; None: where they are.
-            `ANY_GPU`: on a GPU that this machine does not need to have.
+        device: where the step is to run; None: where its tensors are. `ANY_GPU`: on a GPU that this machine does not need to have.
         seen: layouts of outputs there, by the signature of a call, where they differ from its shape function's.
-        uses_values: sizes and numbers may depend on the values of module and batch, if those have data: the graph is that of
-            this batch alone, and must not run on another.
+        uses_values: sizes and numbers may depend on the values of module and batch, if those have data: the graph is that of this batch
+            alone, and must not run on another.
 
     Raises:
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
     with whole_weights(workload.module):
         recording = record(workload, device, seen, uses_values=uses_values)
-    given_up = recording.given_up
-    blocks = _with_roles(recording, given_up)
+    blocks = _with_roles(recording)
     of_plain = list(blocks)
     plain, renamed = plain_tasks(recording, of_plain)
     tasks = drop_unused(dissolve(recording.tasks, blocks), blocks)
     mark_partial_gradients(tasks, blocks)
-    tasks = weight_gradient_first(tasks, blocks)
-    tasks = accumulate_in_place(tasks, blocks)
-    taking = _taking(given_up)
-    graph = replace(
-        _graph(workload, recording, [*taking, *tasks], blocks, {}),
-        plain=_graph(workload, recording, [*taking, *plain], of_plain, renamed),
-    )
+    tasks = accumulate_in_place(weight_gradient_first(tasks, blocks), blocks)
+    taking = _taking(recording.given_up)
+    graph = _graph(workload, recording, [*taking, *tasks], blocks, {})
+    graph = replace(graph, plain=_graph(workload, recording, [*taking, *plain], of_plain, renamed))
     return CapturedStep(
         graph=graph,
         weights=recording.weights,
@@ -101,10 +97,10 @@ def _taking(given_up: frozenset[int]) -> list[Task]:
     return [Task(0, "inputs", Kind.OTHER, Phase.FORWARD, -1, (), taken, taken, random=True)]
 
 
-def _with_roles(recording: Recording, given_up: frozenset[int]) -> list[Block]:
+def _with_roles(recording: Recording) -> list[Block]:
     """Return the recorded blocks with the roles of the step's results, and of what it takes over."""
     blocks = list(recording.blocks)
-    for index in given_up:
+    for index in recording.given_up:
         blocks[index] = replace(blocks[index], role=Role.GIVEN_UP)
     for name, value in recording.gradients.items():
         if value is not None:
@@ -179,12 +175,7 @@ class Captures:
 
     def in_channels_last(self) -> "Captures":
         """Return captures of the same step in that memory format."""
-        return Captures(
-            replace(self.workload, channels_last=True),
-            self.device,
-            uses_values=self.uses_values,
-            prepared=self._prepared,
-        )
+        return self._captures(replace(self.workload, channels_last=True))
 
     def at(self, size: int) -> CapturedStep:
         """Return the step on that many samples.
@@ -203,7 +194,9 @@ class Captures:
 
     def of(self, module: nn.Module) -> "Captures":
         """Return the captures of another module in the place of the workload's."""
-        workload = replace(self.workload, module=module)
+        return self._captures(replace(self.workload, module=module))
+
+    def _captures(self, workload: Workload) -> "Captures":
         return Captures(workload, self.device, uses_values=self.uses_values, prepared=self._prepared)
 
     def learn(self, size: int, seen: Mapping[Hashable, Outputs]) -> bool:

@@ -7,7 +7,7 @@ or compute again what they hold inside.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,10 +51,7 @@ def fused_layers_in_parts(module: nn.Module) -> Iterator[None]:
             if id(layer) in layers:
                 inside.pop().close()
 
-        with (
-            register_module_forward_pre_hook(enter),
-            register_module_forward_hook(leave),
-        ):
+        with register_module_forward_pre_hook(enter), register_module_forward_hook(leave):
             yield
 
 
@@ -76,111 +73,115 @@ class _InParts(TorchDispatchMode):
             return func(*args, **kwargs)
         with self:
             if func is FUSED_ATTENTION:
-                return _attention(*args, **kwargs)
+                return _Attention(*args, **kwargs).run()
             if func is FUSED_ENCODER_LAYER:
                 with nullcontext() if self._dtype is None else autocast("cpu", self._dtype):
-                    return _encoder_layer(*args, **kwargs)
+                    return _EncoderLayer(*args, **kwargs).run()
             output = func.decompose(*args, **kwargs)  # torch has not taken apart what parts call
         return func(*args, **kwargs) if output is NotImplemented else output
 
 
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim: int,
-    num_head: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    mask: Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Compute what the fused operator does, whose arguments these are.
+class _Attention(NamedTuple):
+    """The fused operator's arguments.
 
-    Args:
+    Attributes:
         query, key, value: (samples, positions, channels), one tensor or, made of one by autocast, three.
-
-    Returns:
-        The output, and the weights of attention: (samples, positions, positions), or those of each head.
-    """
-    samples, positions, _ = query.shape
-    if query is key is value:
-        projected = query.matmul(qkv_weight.t())
-    else:
-        pairs = zip((query, key, value), qkv_weight.split(embed_dim), strict=True)
-        projected = torch.cat([each.matmul(weight.t()) for each, weight in pairs], 2)
-    heads = split_heads(projected, qkv_bias, num_head)
-    del projected
-    queries, keys, values = (each.view(samples * num_head, positions, -1) for each in heads)
-    del heads
-    weights = queries.bmm(keys.transpose(2, 1)).view(samples, num_head, positions, positions)
-    if mask is None:
-        softmax_into(weights, 3, False, out=weights)
-    else:
-        weights = masked_softmax(weights, mask.to(torch.bool), 3, mask_type)
-    torch.bmm(weights.view(samples * num_head, positions, positions), values, out=queries)
-    del keys, values
-    if not need_weights:
-        del weights
-    by_position = queries.view(samples, num_head, positions, -1).permute(0, 2, 1, 3)
-    output = nn.functional.linear(
-        by_position.contiguous().view(samples * positions, -1), proj_weight, proj_bias
-    ).view(samples, positions, -1)
-    if not need_weights:
-        return output, None
-    if average_attn_weights:
-        weights = weights.sum(1)
-        weights /= num_head
-    return output, weights
-
-
-def _encoder_layer(
-    src: Tensor,
-    embed_dim: int,
-    num_heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight_1: Tensor,
-    norm_bias_1: Tensor,
-    norm_weight_2: Tensor,
-    norm_bias_2: Tensor,
-    ffn_weight_1: Tensor,
-    ffn_bias_1: Tensor,
-    ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor,
-    mask: Tensor | None = None,
-    mask_type: int | None = None,
-) -> Tensor:
-    """Compute what the fused operator does, whose arguments these are.
-
-    Args:
-        src: (samples, positions, channels).
     """
 
-    def norm(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return torch.native_layer_norm(values, [embed_dim], weight, bias, eps)[0]
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    embed_dim: int
+    num_head: int
+    qkv_weight: Tensor
+    qkv_bias: Tensor
+    proj_weight: Tensor
+    proj_bias: Tensor
+    mask: Tensor | None = None
+    need_weights: bool = True
+    average_attn_weights: bool = True
+    mask_type: int | None = None
 
-    def attention(values: Tensor) -> Tensor:
-        weights = qkv_weight, qkv_bias, proj_weight, proj_bias
-        three = values, values, values
-        return FUSED_ATTENTION(*three, embed_dim, num_heads, *weights, mask, False, True, mask_type)[0]
+    def run(self) -> tuple[Tensor, Tensor | None]:
+        """Return the output, and the weights of attention: (samples, positions, positions), or those of each head."""
+        samples, positions, _ = self.query.shape
+        queries, keys, values = self._heads()
+        weights = queries.bmm(keys.transpose(2, 1)).view(samples, self.num_head, positions, positions)
+        if self.mask is None:
+            softmax_into(weights, 3, False, out=weights)
+        else:
+            weights = masked_softmax(weights, self.mask.to(torch.bool), 3, self.mask_type)
+        torch.bmm(weights.view(samples * self.num_head, positions, positions), values, out=queries)
+        del keys, values
+        if not self.need_weights:
+            del weights
+        by_position = queries.view(samples, self.num_head, positions, -1).permute(0, 2, 1, 3)
+        output = nn.functional.linear(
+            by_position.contiguous().view(samples * positions, -1), self.proj_weight, self.proj_bias
+        ).view(samples, positions, -1)
+        if not self.need_weights:
+            return output, None
+        if self.average_attn_weights:
+            weights = weights.sum(1)
+            weights /= self.num_head
+        return output, weights
 
-    def feed_forward(values: Tensor) -> Tensor:
-        hidden = torch.addmm(ffn_bias_1, values.view(-1, values.shape[2]), ffn_weight_1.t())
-        (torch.ops.aten.gelu_ if use_gelu else torch.relu_)(hidden)
-        return torch.addmm(ffn_bias_2, hidden, ffn_weight_2.t()).view(*values.shape[:2], -1)
+    def _heads(self) -> list[Tensor]:
+        """Return queries, keys and values, (samples x heads, positions, channels of a head)."""
+        samples, positions, _ = self.query.shape
+        if self.query is self.key is self.value:
+            projected = self.query.matmul(self.qkv_weight.t())
+        else:
+            three = self.query, self.key, self.value
+            pairs = zip(three, self.qkv_weight.split(self.embed_dim), strict=True)
+            projected = torch.cat([each.matmul(weight.t()) for each, weight in pairs], 2)
+        heads = split_heads(projected, self.qkv_bias, self.num_head)
+        return [each.view(samples * self.num_head, positions, -1) for each in heads]
 
-    if norm_first:
-        values = attention(norm(src, norm_weight_1, norm_bias_1)).add_(src)
-        return feed_forward(norm(values, norm_weight_2, norm_bias_2)).add_(values)
-    values = norm(attention(src).add_(src), norm_weight_1, norm_bias_1)
-    return norm(feed_forward(values).add_(values), norm_weight_2, norm_bias_2)
+
+class _EncoderLayer(NamedTuple):
+    """The fused operator's arguments; `src` is (samples, positions, channels)."""
+
+    src: Tensor
+    embed_dim: int
+    num_heads: int
+    qkv_weight: Tensor
+    qkv_bias: Tensor
+    proj_weight: Tensor
+    proj_bias: Tensor
+    use_gelu: bool
+    norm_first: bool
+    eps: float
+    norm_weight_1: Tensor
+    norm_bias_1: Tensor
+    norm_weight_2: Tensor
+    norm_bias_2: Tensor
+    ffn_weight_1: Tensor
+    ffn_bias_1: Tensor
+    ffn_weight_2: Tensor
+    ffn_bias_2: Tensor
+    mask: Tensor | None = None
+    mask_type: int | None = None
+
+    def run(self) -> Tensor:
+        """Return the output, of the shape of `src`."""
+        first, second = (self.norm_weight_1, self.norm_bias_1), (self.norm_weight_2, self.norm_bias_2)
+        if self.norm_first:
+            values = self._attention(self._norm(self.src, *first)).add_(self.src)
+            return self._feed_forward(self._norm(values, *second)).add_(values)
+        values = self._norm(self._attention(self.src).add_(self.src), *first)
+        return self._norm(self._feed_forward(values).add_(values), *second)
+
+    def _norm(self, values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.native_layer_norm(values, [self.embed_dim], weight, bias, self.eps)[0]
+
+    def _attention(self, values: Tensor) -> Tensor:
+        weights = self.qkv_weight, self.qkv_bias, self.proj_weight, self.proj_bias
+        sizes, mask = (self.embed_dim, self.num_heads), (self.mask, False, True, self.mask_type)
+        output: Tensor = FUSED_ATTENTION(values, values, values, *sizes, *weights, *mask)[0]
+        return output
+
+    def _feed_forward(self, values: Tensor) -> Tensor:
+        hidden = torch.addmm(self.ffn_bias_1, values.view(-1, values.shape[2]), self.ffn_weight_1.t())
+        (torch.ops.aten.gelu_ if self.use_gelu else torch.relu_)(hidden)
+        return torch.addmm(self.ffn_bias_2, hidden, self.ffn_weight_2.t()).view(*values.shape[:2], -1)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from membench.core.task_graph import Phase
+from membench.core.task_graph import RECOMPUTED_SUFFIX, Phase
 from membench.core.torch_internals import next_sequence_number, sequence_number
 
 
@@ -58,6 +58,11 @@ class Layers:
         """Name of the layer that is running, for error messages."""
         name = self._module_path[-1] if self._leaf is None else self.names[self.current]
         return name or "the model"
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of the names of what is running: that of recomputation, or none."""
+        return RECOMPUTED_SUFFIX if self.is_recomputing else ""
 
     @property
     def is_forward(self) -> bool:

@@ -59,6 +59,10 @@ class Lifetimes:
             self._living[block] += 1
             self._deaths[address] = ref(storage, partial(self._release, address))
 
+    def is_new(self, output: object) -> bool:
+        """Return whether an operator's output is a tensor in a storage that is not followed."""
+        return isinstance(output, Tensor) and storage_address(output.untyped_storage()) not in self.blocks
+
     def _release(self, address: int, _: object) -> None:
         del self._deaths[address]
         block = self.blocks.pop(address)

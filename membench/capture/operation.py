@@ -4,7 +4,7 @@ A deep network repeats few distinct calls. The shape functions, which would take
 each distinct call.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from membench.capture import aten
-from membench.core.call import Output, Outputs, values_in
+from membench.core.call import Output, Outputs, Value, values_in
 from membench.core.convolution import Convolution
+from membench.core.errors import UnsupportedModel
+from membench.core.precision import Precision
 from membench.core.task_graph import GradientOf, Kind
-from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch
+from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch, storage_address
 
 
 class Layout(NamedTuple):
@@ -86,6 +88,19 @@ class Operation:
     def moved_bytes(self, values: tuple[Any, ...]) -> int:
         """Return what it reads and what it makes; what it writes in place it reads, except `unread_bytes`."""
         return sum(value.extent_bytes for value in values_in(values)) - self.unread_bytes
+
+    def precision(self, values: Sequence[Value], tf32: Set[Kind]) -> Precision:
+        """Return the precision in which it computes.
+
+        Args:
+            values: that it reads and makes.
+            tf32: kinds of products whose factors are rounded from single precision to TF32.
+        """
+        if self.kind is Kind.LINEAR and values[0].dtype is torch.int8:
+            return Precision.INT8
+        dtype = next((value.dtype for value in values if value.dtype.is_floating_point), torch.float32)
+        is_rounded = self.kind in tf32 and dtype is torch.float32
+        return Precision.TF32 if is_rounded else Precision.of_dtype(dtype)
 
     def run_again(self, mode: FakeTensorMode, args: tuple[Any, ...]) -> Any:
         """Return what the operator returns for other arguments of the same layouts."""
@@ -191,6 +206,23 @@ def without_values(tensor: Tensor, mode: FakeTensorMode, device: torch.device | 
     elements = tensor.untyped_storage().nbytes() // tensor.itemsize
     memory = layout._replace(shape=(elements,), stride=(1,), offset=0).fake_tensor(mode)
     return layout.fake_tensor(mode, view_of=memory)
+
+
+def with_layout_changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], layer: str) -> Any:
+    """Change the shape or strides of a tensor in place; not a task, because each later call holds its layouts.
+
+    Raises:
+        UnsupportedModel: the tensor gets other memory; names the layer.
+    """
+    before = _memory_of(args[0])
+    output = func(*args, **kwargs)
+    if _memory_of(args[0]) != before:
+        raise UnsupportedModel(layer, f"{func} replaces a tensor's memory", "make a new tensor instead")
+    return output
+
+
+def _memory_of(tensor: Tensor) -> tuple[int, int]:
+    return storage_address(tensor.untyped_storage()), tensor.untyped_storage().nbytes()
 
 
 def as_list(output: Any) -> list[Any]:

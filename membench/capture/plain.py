@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from membench.capture.lifetimes import KeptNumber
 from membench.capture.passes import IN_PLACE, mark_partial_gradients
-from membench.capture.trace import Recording
+from membench.capture.recording import Recording
 from membench.core.call import Call, ShapeOf, Value, values_in
 from membench.core.changed_tasks import rename_blocks
 from membench.core.task_graph import Block, Kind, Phase, Role, Task
@@ -102,16 +102,16 @@ def _with_mask_of_numbers(task: Task, blocks: list[Block], is_stopped: bool) -> 
         is_stopped: autograd has saved the mask, and what follows is not run.
     """
     call = task.call
-    if call is None or call.operator not in (
-        "aten.native_dropout.default",
-        "aten.native_dropout_backward.default",
-    ):
-        yield task
-        return
-    if call.operator == "aten.native_dropout_backward.default":
+    if call is not None and call.operator == "aten.native_dropout_backward.default":
         gradient, mask, _ = call.args
         yield replace(task, call=_product(gradient, _numbers(mask, gradient), *call.outputs))
-        return
+    elif call is not None and call.operator == "aten.native_dropout.default":
+        yield from _dropout(task, call, blocks, is_stopped)
+    else:
+        yield task
+
+
+def _dropout(task: Task, call: Call, blocks: list[Block], is_stopped: bool) -> Iterator[Task]:
     activation, probability, _ = call.args
     output, mask = call.outputs
     assert output is not None and mask is not None
@@ -128,14 +128,9 @@ def _with_mask_of_numbers(task: Task, blocks: list[Block], is_stopped: bool) -> 
         yield replace(scaled, releases=tuple(each for each in task.releases if each != output.block))
         return
     yield scaled
-    yield replace(
-        task,
-        reads=(*task.reads, mask.block),
-        writes=(output.block,),
-        creates=(output.block,),
-        random=False,
-        call=_product(activation, numbers, output),
-    )
+    made, product = (output.block,), _product(activation, numbers, output)
+    reads = (*task.reads, mask.block)
+    yield replace(task, reads=reads, writes=made, creates=made, random=False, call=product)
 
 
 def _numbers(mask: Value, like: Value) -> Value:

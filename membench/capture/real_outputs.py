@@ -21,12 +21,11 @@ def with_real_outputs(
 ) -> Any:
     """Correct outputs for which an operator's shape function differs from its kernels.
 
-    Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the shape
-    function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a product on
-    the CPU. Statistics of half-precision activations have the weight's precision on the CPU. Some reduced losses keep the
-    memory of all elements. oneDNN's LSTM keeps a workspace. Only cuDNN can compute the size of the reserve that its batch
-    norm keeps for the backward pass; without it, `_reserve_bytes` is assumed. Gradients that the output mask leaves out are
-    not made. Queries, keys and values lie in one memory, which torch's cache of fake tensors does not keep.
+    Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the shape function keeps
+    any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a product on the CPU. Statistics of
+    half-precision activations have the weight's precision on the CPU. Some reduced losses keep the memory of all elements. oneDNN's
+    LSTM keeps a workspace. Gradients that the output mask leaves out are not made. Queries, keys and values lie in one memory, which
+    torch's cache of fake tensors does not keep.
 
     Args:
         has_device: the device is one of this machine's, and can be asked.
@@ -45,32 +44,33 @@ def with_real_outputs(
             if args[0].device.type == "cpu":
                 return args[0] * args[1]
             return torch.empty_like(args[0], memory_format=suggest_memory_format(args[0]))
-        case "native_batch_norm" | "cudnn_batch_norm_backward":
+        case "native_batch_norm" | "cudnn_batch_norm_backward" | "cudnn_batch_norm":
             memory_format = suggest_memory_format(args[0])
-        case "cudnn_batch_norm":
-            memory_format = suggest_memory_format(args[0])
-            is_training = args[5]
-            asked = (
-                cudnn_batch_norm_reserve_bytes if has_device and torch.cuda.is_available() else _reserve_bytes
-            )
-            output = (*output[:3], output[3].new_empty(asked(args[0]) if is_training else 0))
+            output = _with_reserve(args, output, has_device) if name == "cudnn_batch_norm" else output
         case "native_batch_norm_backward":
             memory_format = suggest_memory_format(args[1])
-            output = tuple(
-                each if is_wanted else None for each, is_wanted in zip(output, args[9], strict=True)
-            )
+            output = (each if is_wanted else None for each, is_wanted in zip(output, args[9], strict=True))
         case "native_layer_norm_backward":
             memory_format = torch.contiguous_format
         case _:
             return output
-    first, *others = output
+    return _in_format(memory_format, *output)
+
+
+def _in_format(memory_format: torch.memory_format, first: Any, *others: Any) -> tuple[Any, ...]:
     if isinstance(first, Tensor) and not first.is_contiguous(memory_format=memory_format):
         first = torch.empty_like(first, memory_format=memory_format)
     return first, *others
 
 
+def _with_reserve(args: tuple[Any, ...], output: Any, has_device: bool) -> tuple[Tensor, ...]:
+    is_training = args[5]
+    asked = cudnn_batch_norm_reserve_bytes if has_device and torch.cuda.is_available() else _reserve_bytes
+    return *output[:3], output[3].new_empty(asked(args[0]) if is_training else 0)
+
+
 def _reserve_bytes(images: Tensor) -> int:
-    """Return what cuDNN's batch norm is assumed to keep for its backward pass, where cuDNN cannot be asked.
+    """Return what cuDNN's batch norm is assumed to keep for its backward pass, where cuDNN, which alone computes it, cannot be asked.
 
     PyTorch lets it use its persistent kernel for images in half precision that are channels last, which is assumed to keep
     one bit for each element; its other kernels keep nothing.

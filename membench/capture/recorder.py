@@ -27,6 +27,7 @@ from membench.capture.operation import (
     call_key,
     layout_of,
     operation_of,
+    with_layout_changed,
     without_values,
 )
 from membench.capture.random_state import RandomState
@@ -35,8 +36,7 @@ from membench.capture.real_values import RealValues
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.call import Call, Outputs, ShapeOf, Value, signature, values_in
 from membench.core.errors import UnsupportedModel
-from membench.core.precision import Precision
-from membench.core.task_graph import RECOMPUTED_SUFFIX, Block, Kind, Phase, Role, Task
+from membench.core.task_graph import Block, Kind, Phase, Role, Task
 from membench.core.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -228,30 +228,10 @@ class Recorder(TorchDispatchMode):
         if detaches or is_wait(func):
             return layout_of(args[0]).fake_tensor(self._fake_mode, view_of=args[0])
         if torch.Tag.inplace_view in func.tags:
-            return self._change_layout(func, args, kwargs)
-        key = call_key(func, args, kwargs)
-        if (operation := self._operations.get(key)) is not None:
-            output = operation.run_again(self._fake_mode, args)
-        else:
-            try:
-                output = func(*args, **kwargs)
-            except (DataDependentOutputException, DynamicOutputShapeException) as error:
-                call = Call(str(func), self._converted(args, ()), self._converted_names(kwargs), ())
-                if (known := evaluate(call, self.tasks, self.made_anew)) is not None:
-                    return tree_map_only(Tensor, self._constant, known)
-                if self.values is None:
-                    raise
-                written = [
-                    aten.argument_at(at, args, kwargs) for at in aten.written_arguments(func, args, kwargs)
-                ]
-                output, key = self.values.traced(call, written, error), None
-            output = self._with_real_outputs(func, args, kwargs, output)
-            outputs = as_list(output)
-            check_dense(func, outputs, self.layer_name)
-            created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
-            operation = operation_of(func, args, kwargs, output, created)
-            if key is not None and operation.outputs is not None:
-                self._operations[key] = operation
+            return with_layout_changed(func, args, kwargs, self.layer_name)
+        operation, output = self._operation(func, args, kwargs)
+        if operation is None:
+            return output
         if operation.view_of is None:
             self._record(operation, args, kwargs, as_list(output))
             if operation.numbers and self.layers.is_forward:
@@ -261,6 +241,33 @@ class Recorder(TorchDispatchMode):
             for view in tree_leaves(output):
                 self.lifetimes.follow(view, block)
         return output
+
+    def _operation(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Operation | None, Any]:
+        """Return a call's operation and its output; no operation if the output is known."""
+        key = call_key(func, args, kwargs)
+        if (operation := self._operations.get(key)) is not None:
+            return operation, operation.run_again(self._fake_mode, args)
+        try:
+            output = func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            call = Call(str(func), self._converted(args, ()), self._converted_names(kwargs), ())
+            if (known := evaluate(call, self.tasks, self.made_anew)) is not None:
+                return None, tree_map_only(Tensor, self._constant, known)
+            if self.values is None:
+                raise
+            written = [
+                aten.argument_at(at, args, kwargs) for at in aten.written_arguments(func, args, kwargs)
+            ]
+            output, key = self.values.traced(call, written, error), None
+        output = self._with_real_outputs(func, args, kwargs, output)
+        outputs = as_list(output)
+        check_dense(func, outputs, self.layer_name)
+        operation = operation_of(func, args, kwargs, output, list(map(self.lifetimes.is_new, outputs)))
+        if key is not None and operation.outputs is not None:
+            self._operations[key] = operation
+        return operation, output
 
     def _constant(self, tensor: Tensor) -> Tensor:
         """Return a tensor with known contents as the trace goes on with it."""
@@ -299,79 +306,62 @@ class Recorder(TorchDispatchMode):
                 return as_seen(output, seen)
         return with_real_outputs(func, args, output, has_device=self._gpu is None)
 
-    def _change_layout(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Change the shape or strides of a tensor in place; not a task, because each later call holds its layouts."""
-        before = _memory_of(args[0])
-        output = func(*args, **kwargs)
-        if _memory_of(args[0]) != before:
-            raise UnsupportedModel(
-                self.layer_name, f"{func} replaces a tensor's memory", "make a new tensor instead"
-            )
-        return output
-
-    def _is_new(self, tensor: Tensor) -> bool:
-        return storage_address(tensor.untyped_storage()) not in self._blocks
-
     def _record(
         self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]
     ) -> None:
-        created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
+        created = list(map(self.lifetimes.is_new, outputs))
         if not (any(created) or operation.written):
             return
-        check_call(operation, args, kwargs, self.layer_name)
-        self._check_buffers(operation, args, kwargs)
+        self._check(operation, args, kwargs)
         if operation.random:
             self._random_state.advance(self.layer_name)
-        name = operation.name
-        layer, is_forward = self.layers.of_function(name), self.layers.is_forward
+        layer, is_forward = self.layers.of_function(operation.name), self.layers.is_forward
+        layer_name = self.layers.names[layer]
         recorded_args = self._converted(args, operation.shape_only)
         recorded_kwargs = self._converted_names(kwargs)
         inputs = values_in((recorded_args, recorded_kwargs))
-        reads = [value.block for value in inputs]
         writes = [self.value(aten.argument_at(at, args, kwargs)).block for at in operation.written]
-        creates, values = [], []
-        layer_name = self.layers.names[layer]
         is_sum = not is_forward and not self.layers.in_node and operation.operator == "aten.add.Tensor"
         if is_sum and view_base(args[0]) is None:
             self.sums.add(len(self.tasks))
-        role = Role.ACTIVATION if is_forward else Role.GRADIENT
-        again = RECOMPUTED_SUFFIX if self.layers.is_recomputing else ""
-        for position, (out, is_new) in enumerate(zip(outputs, created, strict=True)):
-            if is_new and self._is_new(out):
-                suffix = f".{position}" if len(outputs) > 1 else ""
-                creates.append(self._add_block(f"{layer_name}:{name}{suffix}{again}", out, role, layer))
-            values.append(self.value(out) if is_new else None)
+        creates, values = self._results(outputs, created, f"{layer_name}:{operation.name}", layer)
         collective = collective_of(operation.operator, recorded_args, values, self._axes, layer_name)
-        self.tasks.append(
-            Task(
-                index=len(self.tasks),
-                name=f"{layer_name}:{name}{again}",
-                kind=operation.kind,
-                phase=self.phase,
-                layer=layer,
-                reads=tuple(dict.fromkeys((*reads, *writes))),
-                writes=tuple(dict.fromkeys((*writes, *creates))),
-                creates=tuple(creates),
-                operations=0 if collective else operation.operations,
-                workspace_bytes=operation.workspace_bytes,
-                moved_bytes=0 if collective else operation.moved_bytes((recorded_args, tuple(values))),
-                collective=collective,
-                gradient_of=None if is_forward else operation.gradient_of,
-                random=operation.random,
-                precision=self._precision(operation.kind, (*inputs, *filter(None, values))),
-                convolution=operation.convolution,
-                call=Call(operation.operator, recorded_args, recorded_kwargs, tuple(values)),
-            )
+        task = Task(
+            index=len(self.tasks),
+            name=f"{layer_name}:{operation.name}{self.layers.suffix}",
+            kind=operation.kind,
+            phase=self.phase,
+            layer=layer,
+            reads=tuple(dict.fromkeys((*(value.block for value in inputs), *writes))),
+            writes=tuple(dict.fromkeys((*writes, *creates))),
+            creates=tuple(creates),
+            operations=0 if collective else operation.operations,
+            workspace_bytes=operation.workspace_bytes,
+            moved_bytes=0 if collective else operation.moved_bytes((recorded_args, tuple(values))),
+            collective=collective,
+            gradient_of=None if is_forward else operation.gradient_of,
+            random=operation.random,
+            precision=operation.precision((*inputs, *filter(None, values)), self._tf32),
+            convolution=operation.convolution,
+            call=Call(operation.operator, recorded_args, recorded_kwargs, tuple(values)),
         )
+        self.tasks.append(task)
 
-    def _precision(self, kind: Kind, values: Sequence[Value]) -> Precision:
-        if kind is Kind.LINEAR and values[0].dtype is torch.int8:
-            return Precision.INT8
-        dtype = next((value.dtype for value in values if value.dtype.is_floating_point), torch.float32)
-        is_rounded = kind in self._tf32 and dtype is torch.float32
-        return Precision.TF32 if is_rounded else Precision.of_dtype(dtype)
+    def _results(
+        self, outputs: list[Any], created: list[bool], name: str, layer: int
+    ) -> tuple[list[int], list[Value | None]]:
+        """Record the blocks that a call creates; return them, and its outputs, None in place of one that is not in a new block."""
+        role = Role.ACTIVATION if self.layers.is_forward else Role.GRADIENT
+        creates, values = [], []
+        for position, (out, is_new) in enumerate(zip(outputs, created, strict=True)):
+            if is_new and self.lifetimes.is_new(out):
+                suffix = f".{position}" if len(outputs) > 1 else ""
+                creates.append(self._add_block(f"{name}{suffix}{self.layers.suffix}", out, role, layer))
+            values.append(self.value(out) if is_new else None)
+        return creates, values
 
-    def _check_buffers(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _check(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        check_call(operation, args, kwargs, self.layer_name)
         for tensor in (aten.argument_at(at, args, kwargs) for at in operation.written):
             if self.blocks[self._block_of(tensor)].role is Role.BUFFER:
                 check_size_is_kept(tensor, self.layer_name)
@@ -391,7 +381,3 @@ class Recorder(TorchDispatchMode):
         if isinstance(argument, list | tuple):
             return tuple(self._convert(item) for item in argument)
         return argument
-
-
-def _memory_of(tensor: Tensor) -> tuple[int, int]:
-    return storage_address(tensor.untyped_storage()), tensor.untyped_storage().nbytes()

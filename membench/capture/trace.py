@@ -44,22 +44,22 @@ from membench.capture.fused_layers import fused_layers_in_parts
 from membench.capture.gpu_programs import as_on_a_gpu
 from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
-from membench.capture.lifetimes import KeptNumber
 from membench.capture.loss_objects import loss_objects_kept
 from membench.capture.module_state import check_gradient_hooks
 from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
+from membench.capture.recording import Recording
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.arguments import call_with, tensors_in
-from membench.core.call import Outputs, Value
+from membench.core.call import Outputs
 from membench.core.errors import UnsupportedModel
 from membench.core.garbage import without_collection
 from membench.core.opened import Opened, opened
 from membench.core.precision import Precision
 from membench.core.stored import single_stored
-from membench.core.task_graph import Block, Kind, Role, Task
+from membench.core.task_graph import Kind, Role
 from membench.core.torch_contexts import (
     autocast,
     placements_chosen_unseen,
@@ -67,65 +67,13 @@ from membench.core.torch_contexts import (
     without_saved_tensor_hooks,
     without_value_checks,
 )
-from membench.core.torch_internals import (
-    FakeTensorMode,
-    is_wrapper_subclass,
-    module_hooks,
-    tree_map_only,
-)
+from membench.core.torch_internals import FakeTensorMode, is_wrapper_subclass, module_hooks, tree_map_only
 from membench.core.workload import Workload
 
 ANY_GPU = torch.device("cuda")
 """A GPU that this machine does not need to have; a GPU of this machine has an index."""
 
 _CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Recording:
-    """The step as it was issued.
-
-    Attributes:
-        constants: tensors that the model made, or holds outside its parameters and buffers, by block.
-        loss: None in a step that returns the module's output.
-        gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
-        completed: see `TaskGraph`.
-        wrappers: gradients that are wrapper subclasses, by weight, without data; the `Value` is that of what they are stored in.
-        output: of the module with `Value` in place of tensors, in a step that returns it.
-        output_gradients, input_gradients: see `TaskGraph`.
-        weights, buffers: blocks by qualified name.
-        inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
-        objects_after: see `TaskGraph`.
-        depends_on_values: see `TaskGraph`.
-        given_up: blocks of inputs that neither objects nor the output hold after the step.
-        releases, numbers: see `Lifetimes`.
-        sums, stopped: see `Recorder`.
-        on_cpu: whether the kernels are the CPU's.
-    """
-
-    blocks: list[Block]
-    tasks: list[Task]
-    layers: list[str]
-    constants: dict[int, Tensor]
-    loss: Value | None
-    gradients: dict[str, Value | None]
-    completed: tuple[str, ...]
-    wrappers: dict[str, Tensor]
-    output: Any
-    output_gradients: list[tuple[Value, Value]]
-    input_gradients: list[Value | None]
-    weights: dict[str, int]
-    buffers: dict[str, int]
-    inputs: list[int | None]
-    targets: list[int | None]
-    objects_after: tuple[Opened, ...]
-    given_up: frozenset[int]
-    depends_on_values: bool
-    releases: tuple[tuple[int, int], ...]
-    numbers: tuple[KeptNumber, ...]
-    sums: frozenset[int]
-    stopped: frozenset[int]
-    on_cpu: bool
 
 
 @dataclass(frozen=True)
@@ -142,6 +90,26 @@ class _Results:
     output_gradients: list[tuple[Tensor, Tensor]]
     gradients: list[Tensor | None]
     completed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _GivenBlocks:
+    """The blocks of the caller's tensors; see `Recording`."""
+
+    weights: dict[str, int]
+    buffers: dict[str, int]
+    inputs: list[int | None]
+    targets: list[int | None]
+
+    @classmethod
+    def of(cls, recorder: Recorder, fakes: Fakes) -> "_GivenBlocks":
+        """Record them."""
+        return cls(
+            recorder.externals(fakes.stored_weights, Role.WEIGHT),
+            recorder.externals(fakes.stored_buffers, Role.BUFFER),
+            argument_blocks(recorder, "input", fakes.inputs, Role.INPUT),
+            argument_blocks(recorder, "target", fakes.targets, Role.LABEL),
+        )
 
 
 def record(
@@ -201,25 +169,11 @@ def _trace(
         rounded, axes = _rounded_products(workload.precision, gpu), axes_of(workload.module, workload.meshes)
         recorder = Recorder(fake_mode, seen, random_state, gpu, rounded, axes)
         fakes = Fakes.of(workload, fake_mode, device)
-        weight_blocks = recorder.externals(fakes.stored_weights, Role.WEIGHT)
-        buffer_blocks = recorder.externals(fakes.stored_buffers, Role.BUFFER)
-        input_blocks = argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
-        target_blocks = argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
+        given = _GivenBlocks.of(recorder, fakes)
         recorder.values = real_values(workload, recorder, fakes) if uses_values else None
         objects = InputObjects(recorder, fakes.inputs)
         with failures_named(workload, lambda: recorder.layer_name):
-            with (
-                recorder,
-                compiled_functions_refused(workload, lambda: recorder.layer_name),
-                as_on_a_gpu(lambda: recorder.layer_name) if gpu else nullcontext(),
-                without_value_checks(),
-                placements_chosen_unseen(),
-                known_masks(recorder.is_known),
-                fakes.carried.in_place(workload.module, recorder.carried),
-                traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
-                _layer_hooks(workload.module, recorder, fakes, state),
-                traced_kernels(gpu),
-            ):
+            with _recorded(workload, recorder, fakes, gpu, state):
                 results = _run(workload, recorder, fakes, random_state, gpu, _device_type(workload, device))
             fakes.check_frozen()
             if not recorder.depends_on_values:  # a graph of one batch does not run again
@@ -227,35 +181,69 @@ def _trace(
             random_state.check("the model")
             output = tree_map_only(Tensor, recorder.value, results.output)
             objects_after, given_up = objects.changes(output, trains=workload.trains)
-        pairs, found = results.output_gradients, results.gradients
-        gradients = [None if each is None else recorder.value(single_stored(each)) for each in found]
-        named = zip(fakes.trained, found, strict=False)
-        return Recording(
-            blocks=recorder.blocks,
-            tasks=recorder.tasks,
-            layers=recorder.layers.names,
-            constants=recorder.constants,
-            loss=None if results.loss is None else recorder.value(single_stored(results.loss)),
-            gradients=dict(zip(fakes.trained, gradients, strict=False)),
-            completed=results.completed,
-            wrappers={name: each for name, each in named if each is not None and is_wrapper_subclass(each)},
-            output=output,
-            output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
-            input_gradients=gradients[len(fakes.trained) :]
-            or [None for each in input_blocks if each is not None],
-            releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
-            numbers=tuple(recorder.lifetimes.numbers),
-            sums=frozenset(recorder.sums),
-            stopped=frozenset(recorder.stopped),
-            on_cpu=fakes.are_on_cpu,
-            weights=weight_blocks,
-            buffers=buffer_blocks,
-            inputs=input_blocks,
-            targets=target_blocks,
-            depends_on_values=recorder.depends_on_values,
-            objects_after=objects_after,
-            given_up=given_up,
-        )
+        return _recording(recorder, fakes, given, results, output, objects_after, given_up)
+
+
+@contextmanager
+def _recorded(
+    workload: Workload, recorder: Recorder, fakes: Fakes, gpu: VirtualGpu | None, state: PythonState
+) -> Iterator[None]:
+    """Record what runs."""
+    with (
+        recorder,
+        compiled_functions_refused(workload, lambda: recorder.layer_name),
+        as_on_a_gpu(lambda: recorder.layer_name) if gpu else nullcontext(),
+        without_value_checks(),
+        placements_chosen_unseen(),
+        known_masks(recorder.is_known),
+        fakes.carried.in_place(workload.module, recorder.carried),
+        traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
+        _layer_hooks(workload.module, recorder, fakes, state),
+        traced_kernels(gpu),
+    ):
+        yield
+
+
+def _recording(
+    recorder: Recorder,
+    fakes: Fakes,
+    given: _GivenBlocks,
+    results: _Results,
+    output: Any,
+    objects_after: tuple[Opened, ...],
+    given_up: frozenset[int],
+) -> Recording:
+    found = results.gradients
+    gradients = [None if each is None else recorder.value(single_stored(each)) for each in found]
+    named = zip(fakes.trained, found, strict=False)
+    return Recording(
+        blocks=recorder.blocks,
+        tasks=recorder.tasks,
+        layers=recorder.layers.names,
+        constants=recorder.constants,
+        loss=None if results.loss is None else recorder.value(single_stored(results.loss)),
+        gradients=dict(zip(fakes.trained, gradients, strict=False)),
+        completed=results.completed,
+        wrappers={name: each for name, each in named if each is not None and is_wrapper_subclass(each)},
+        output=output,
+        output_gradients=[
+            (recorder.value(of), recorder.value(each)) for of, each in results.output_gradients
+        ],
+        input_gradients=gradients[len(fakes.trained) :]
+        or [None for each in given.inputs if each is not None],
+        releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
+        numbers=tuple(recorder.lifetimes.numbers),
+        sums=frozenset(recorder.sums),
+        stopped=frozenset(recorder.stopped),
+        on_cpu=fakes.are_on_cpu,
+        weights=given.weights,
+        buffers=given.buffers,
+        inputs=given.inputs,
+        targets=given.targets,
+        depends_on_values=recorder.depends_on_values,
+        objects_after=objects_after,
+        given_up=given_up,
+    )
 
 
 def _run(
@@ -304,12 +292,7 @@ def _backward(
     return []
 
 
-def _forward(
-    workload: Workload,
-    recorder: Recorder,
-    fakes: Fakes,
-    given: list[Tensor],
-) -> tuple[Any, Any]:
+def _forward(workload: Workload, recorder: Recorder, fakes: Fakes, given: list[Tensor]) -> tuple[Any, Any]:
     """Return the loss, or else the module's output; the output that a loss was made of is gone then, as in a caller's loop."""
     output = call_with(workload.module, fakes.inputs)
     if workload.loss is not None:

@@ -194,15 +194,12 @@ class UpdateRecorder(TorchDispatchMode):
             return operation.run_again(self._fake_mode, args)
         output = func(*args, **kwargs)
         if key is not None and not isinstance(output, list):
-            created = [isinstance(each, Tensor) and self._is_new(each) for each in as_list(output)]
+            created = list(map(self._lifetimes.is_new, as_list(output)))
             operation = operation_of(func, args, kwargs, output, created)
             is_view = operation.view_of is not None  # aten.to may be, and may make a tensor
             if operation.outputs is not None and not (is_view and any(created)):
                 self._operations[key] = operation
         return output
-
-    def _is_new(self, tensor: Tensor) -> bool:
-        return storage_address(tensor.untyped_storage()) not in self._lifetimes.blocks
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         known = len(self._sizes_bytes)

@@ -47,10 +47,11 @@ from membench.cli.words import (
     each,
     read_count,
     read_number,
-    read_options,
     read_switch,
     refuse_flags,
+    refuse_options,
     take_config_dir,
+    take_options,
     with_own_model,
 )
 from membench.core import configuration
@@ -117,16 +118,14 @@ def parse(words: Sequence[str]) -> Settings | ClusterSettings:
         "processes": partial(read_count, "processes"),
         "time_limit": _read_time_limit,
     }
-    options = read_options([word for word in words if word.partition("=")[0] in readers], readers)
-    described = with_own_model([word for word in words if word.partition("=")[0] not in readers])
+    options, described = take_options(words, readers)
+    described = with_own_model(described)
     given = {word.partition("=")[0] for word in described}
     if "device" not in given:
         raise MembenchError(
             "name the device, as in: membench advise model=resnet50 device=rtx4090; or several GPUs, as in cluster=dgx_h100 nodes=2"
         )
-    for name in _SET_HERE:
-        if name in given:
-            raise MembenchError(f"{name} is not an option of advise; `membench run` simulates it")
+    refuse_options(given, _SET_HERE, "advise")
     described = [*_with_this_device(described), "framework=pytorch", "strategy=pytorch"]
     check_arguments(described, own)
     with hydra_composition(own):

@@ -10,7 +10,7 @@ from hydra import compose
 
 from membench.cli.command_line import check_arguments
 from membench.cli.predict import read_parallel
-from membench.cli.words import Reader, each, read_count, read_options, take_config_dir, with_own_model
+from membench.cli.words import Reader, each, read_count, take_config_dir, take_options, with_own_model
 from membench.core import configuration
 from membench.core.checks import choice
 from membench.core.errors import MembenchError
@@ -59,8 +59,8 @@ def parse_cluster(words: Sequence[str]) -> ClusterSettings:
         "processes": partial(read_count, "processes"),
         "batch_size": partial(read_count, "batch_size"),
     }
-    options = read_options([word for word in words if word.partition("=")[0] in readers], readers)
-    described = with_own_model([word for word in words if word.partition("=")[0] not in readers])
+    options, described = take_options(words, readers)
+    described = with_own_model(described)
     given = {word.partition("=")[0]: word.partition("=")[2] for word in described}
     for name in _NOT_HERE:
         if name in given:
@@ -96,8 +96,9 @@ def run_cluster(settings: ClusterSettings) -> int:
     # torch takes seconds, which a wrong word need not wait for
     import torch
 
-    from membench.advice.cluster_search import ClusterSearch, RankOptions
+    from membench.advice.cluster_search import ClusterSearch
     from membench.advice.cluster_text import lines, values
+    from membench.advice.rank_options import RankOptions
     from membench.models.checkpointing import Checkpointing
     from membench.sweep.cell import Cell
 

@@ -31,9 +31,10 @@ from membench.cli.words import (
     Reader,
     each,
     read_count,
-    read_options,
     refuse_flags,
+    refuse_options,
     take_config_dir,
+    take_options,
     with_own_model,
 )
 from membench.core import configuration
@@ -113,8 +114,8 @@ def parse(words: Sequence[str]) -> Settings:
         "workers": partial(read_count, "workers"),
         "rerun": partial(choice, (Rerun.MISSING, Rerun.ALL), "rerun"),
     }
-    options = read_options([word for word in words if word.partition("=")[0] in readers], readers)
-    described = with_own_model([word for word in words if word.partition("=")[0] not in readers])
+    options, described = take_options(words, readers)
+    described = with_own_model(described)
     names = options.get("strategies") or sorted(known, key=lambda name: name != OURS)
     return Settings(
         jobs=(_job(described, own),) if described else tuple(_committed()),
@@ -132,9 +133,7 @@ def _job(words: Sequence[str], own: Path | None) -> Job:
         raise MembenchError(
             f"name the {' and the '.join(sorted(missing))}, as in: membench frontier model=resnet50 device=k40m"
         )
-    for name in _SET_HERE:
-        if name in given:
-            raise MembenchError(f"{name} is not an option of frontier; `membench run` simulates it")
+    refuse_options(given, _SET_HERE, "frontier")
     words = [*words, "framework=pytorch", "strategy=eager"]
     check_arguments(words, own)
     folder = Path("outputs") / "frontiers"

@@ -37,10 +37,11 @@ from membench.cli.words import (
     Reader,
     each,
     read_count,
-    read_options,
     read_switch,
     refuse_flags,
+    refuse_options,
     take_config_dir,
+    take_options,
 )
 from membench.core import configuration
 from membench.core.checks import COUNT, choice
@@ -82,9 +83,7 @@ def parse(words: Sequence[str]) -> Settings:
     given = {word.partition("=")[0] for word in words}
     if "device" not in given:
         raise MembenchError("name the device, as in: membench predict model=resnet50 device=rtx4090")
-    for name in ("backend", "framework", "micro_batch"):
-        if name in given:
-            raise MembenchError(f"{name} is not an option of predict; `membench run` simulates it")
+    refuse_options(given, ("backend", "framework", "micro_batch"), "predict")
     words = [*words, *(f"{name}={value}" for name, value in _DEFAULTS.items() if name not in given)]
     check_arguments(words, own)
     with hydra_composition(own):
@@ -103,8 +102,7 @@ def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         "pipeline": partial(choice, PipelineSchedule, "pipeline"),
         "stages": partial(read_count, "stages"),
     }
-    ranks = read_options([word for word in words if word.partition("=")[0] in readers], readers)
-    others = [word for word in words if word.partition("=")[0] not in readers]
+    ranks, others = take_options(words, readers)
     chosen = {word.partition("=")[0]: word.partition("=")[2] for word in others}
     if "cluster" not in chosen:
         if ranks:

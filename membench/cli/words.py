@@ -1,6 +1,6 @@
 """Words of a command line without Hydra: bare words, and ``name=value`` read into typed values."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,23 @@ def read_options(words: Iterable[str], readers: Mapping[str, Reader]) -> dict[st
             raise MembenchError(message)
         values[name] = readers[name](text)
     return values
+
+
+def take_options(words: Sequence[str], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of the options that have readers, and the other words; see `read_options`."""
+    taken = [word for word in words if word.partition("=")[0] in readers]
+    return read_options(taken, readers), [word for word in words if word not in taken]
+
+
+def refuse_options(given: Container[str], names: Iterable[str], command: str) -> None:
+    """Refuse options that ``membench run`` has and a command does not.
+
+    Args:
+        given: names of options.
+    """
+    for name in names:
+        if name in given:
+            raise MembenchError(f"{name} is not an option of {command}; `membench run` simulates it")
 
 
 def each(read: Reader) -> Reader:

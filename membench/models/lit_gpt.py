@@ -37,11 +37,7 @@ _FIRST_ADAPTED = 2
 _HEAD_TOKENS = 128
 
 METHODS = ("lora", "adapter", "adapter_v2")
-_TRAINED = {
-    "lora": ("lora_",),
-    "adapter": ("prompt",),
-    "adapter_v2": ("prompt", "shift", "scale", "norm"),
-}
+_TRAINED = {"lora": ("lora_",), "adapter": ("prompt",), "adapter_v2": ("prompt", "shift", "scale", "norm")}
 """Parts of the names of the weights that each method trains."""
 
 
@@ -96,6 +92,7 @@ class LitGpt(nn.Module):
         self.fsdp = fsdp
         choice(METHODS, "method", method)
         products = _Products(quantization, is_scaled=method == "adapter_v2")
+        rotated = int(rotary * (width // heads))
         self.embed = nn.Embedding(vocabulary, width)
         self.layers = nn.ModuleList(
             _Layer(
@@ -104,7 +101,7 @@ class LitGpt(nn.Module):
                     width,
                     heads,
                     groups or heads,
-                    int(rotary * (width // heads)),
+                    rotated,
                     bias,
                     method,
                     index,
@@ -118,16 +115,18 @@ class LitGpt(nn.Module):
         )
         self.norm = _norm(width, rms=rms)
         self.head = products.linear(width, vocabulary, bias=head_bias)
-        for name, weight in self.named_parameters():
-            is_trained = any(part in name for part in _TRAINED[method])
-            weight.requires_grad_(is_trained or (fsdp and name.startswith("layers.")))
-            if weight.is_floating_point():
-                weight.data = weight.data.bfloat16()
-        angles = torch.outer(
-            torch.arange(length).float(), _frequencies(int(rotary * (width // heads)))
-        ).repeat(1, 2)
+        self._choose_trained(method)
+        angles = torch.outer(torch.arange(length).float(), _frequencies(rotated)).repeat(1, 2)
         self.register_buffer("cosines", angles.cos(), persistent=False)
         self.register_buffer("sines", angles.sin(), persistent=False)
+
+    def _choose_trained(self, method: str) -> None:
+        """Freeze all weights but those that a method trains, and convert them to bfloat16."""
+        for name, weight in self.named_parameters():
+            is_trained = any(part in name for part in _TRAINED[method])
+            weight.requires_grad_(is_trained or (self.fsdp and name.startswith("layers.")))
+            if weight.is_floating_point():
+                weight.data = weight.data.bfloat16()
 
     def forward(self, tokens: Tensor) -> list[Tensor]:
         """Return the logits of each 128 tokens, (batch, 128, vocabulary)."""

@@ -95,8 +95,7 @@ class Llama(nn.Module):
     def tensor_parallel_plan(*, loss_parallel: bool = True) -> dict[str, Any]:
         """Return torchtitan's plan for `parallelize_module`: tensor parallel products, and sequence parallel norms between them.
 
-        ``torchtitan/parallelisms/parallelize_llama.py`` of December 2024, `apply_tp`. The number of heads of keys must be a multiple
-        of that of ranks, and so must the length.
+        ``torchtitan/parallelisms/parallelize_llama.py`` of December 2024, `apply_tp`. Ranks divide the heads of keys, and the length.
 
         Args:
             loss_parallel: logits stay in parts, for a loss within `torch.distributed.tensor.parallel.loss_parallel`.
@@ -114,6 +113,7 @@ class Llama(nn.Module):
                 input_layouts=(Shard(1), *others), desired_input_layouts=(Replicate(), *others)
             )
 
+        logits = Shard(-1) if loss_parallel else Replicate()
         return {
             "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
             "blocks.*.first_norm": SequenceParallel(),
@@ -129,9 +129,7 @@ class Llama(nn.Module):
             "blocks.*.mlp.fall": RowwiseParallel(output_layouts=Shard(1)),
             "norm": SequenceParallel(),
             "head": ColwiseParallel(
-                input_layouts=Shard(1),
-                output_layouts=Shard(-1) if loss_parallel else Replicate(),
-                use_local_output=not loss_parallel,
+                input_layouts=Shard(1), output_layouts=logits, use_local_output=not loss_parallel
             ),
         }
 

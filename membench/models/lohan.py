@@ -23,13 +23,7 @@ class LoHan(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        layers: int,
-        width: int,
-        heads: int,
-        vocabulary: int = 50257,
-        is_checkpointed: bool = True,
+        self, *, layers: int, width: int, heads: int, vocabulary: int = 50257, is_checkpointed: bool = True
     ) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, width)

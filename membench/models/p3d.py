@@ -52,10 +52,7 @@ class P3DBlock(nn.Module):
 
 
 def p3d_resnet(
-    *,
-    classes: int,
-    blocks: Sequence[int] = tuple(BLOCKS_PER_STAGE[152]),
-    channels: int = 64,
+    *, classes: int, blocks: Sequence[int] = tuple(BLOCKS_PER_STAGE[152]), channels: int = 64
 ) -> nn.Sequential:
     """Return the network for clips of shape (3, 16, height, width); by default the one of 199 layers.
 

@@ -60,8 +60,7 @@ def measure_issue(device: torch.device) -> IssueTimes:
         tasks_s = _program_s(graph, _tasks, source)
         copies_s = _program_s(graph, _tasks_and_copies, source)
     return IssueTimes(
-        task_s=max(0.0, tasks_s - operators_s) / _TASKS,
-        copy_s=max(0.0, copies_s - tasks_s) / (2 * _TASKS),
+        task_s=max(0.0, tasks_s - operators_s) / _TASKS, copy_s=max(0.0, copies_s - tasks_s) / (2 * _TASKS)
     )
 
 

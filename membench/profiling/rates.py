@@ -18,6 +18,7 @@ _COPIED_BYTES = GIB
 _REPETITIONS = 10
 _ISSUING_S = 1e-3
 """Longer than the host takes to issue a run."""
+_PROPERTY = "of the device's properties in CUDA"
 _FORMATS = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 """Of matrices in memory, where they are not single precision."""
 
@@ -85,39 +86,7 @@ def _best_s(run: Any) -> float:
 def device_yaml(profile: DeviceProfile, link: Link, facts: dict[str, Any]) -> str:
     """Return the text of a device's configuration file, with numbers of four digits."""
     product = f"{_MATRIX_SIZE} x {_MATRIX_SIZE} matrix product, best of {_REPETITIONS}"
-    property_of_device = "of the device's properties in CUDA"
-    lines: dict[str, tuple[float | str | None, str]] = {
-        "name": (profile.name, ""),
-        "memory_bytes": (profile.memory_bytes, property_of_device),
-        "arithmetic_ops_per_s": (profile.arithmetic_ops_per_s, f"float32 {product}"),
-        "memory_bytes_per_s": (profile.memory_bytes_per_s, "read and written by a copy of 1 GiB"),
-        "host_to_device_bytes_per_s": (
-            profile.host_to_device_bytes_per_s,
-            f"pinned, alone; {_number(link.host_to_device_together_bytes_per_s)} with the other way",
-        ),
-        "device_to_host_bytes_per_s": (
-            profile.device_to_host_bytes_per_s,
-            f"pinned, alone; {_number(link.device_to_host_together_bytes_per_s)} with the other way",
-        ),
-        "copy_latency_s": (profile.copy_latency_s, "a copy of 4 KiB"),
-        "full_duplex": (str(profile.full_duplex).lower(), "by the rates of both ways together"),
-        "multiprocessors": (profile.multiprocessors, property_of_device),
-        "l2_bytes": (profile.l2_bytes, property_of_device),
-        "context_bytes": (
-            profile.context_bytes,
-            "this process on the GPU, without what torch's allocator reserves",
-        ),
-        "link_generation": (profile.link_generation, "of PCI Express, the driver's maximum"),
-        "link_lanes": (profile.link_lanes, "the driver's maximum"),
-        "pageable_host_to_device_bytes_per_s": (
-            profile.pageable_host_to_device_bytes_per_s,
-            "not pinned, alone",
-        ),
-        "pageable_device_to_host_bytes_per_s": (
-            profile.pageable_device_to_host_bytes_per_s,
-            "not pinned, alone",
-        ),
-    }
+    lines = ((name, getattr(profile, name), source) for name, source in _sources(link, product).items())
     rates = [
         f"  {name}: {_number(rate)}  # {name} {product}" for name, rate in profile.precision_ops_per_s.items()
     ]
@@ -126,15 +95,43 @@ def device_yaml(profile: DeviceProfile, link: Link, facts: dict[str, Any]) -> st
             f"# {facts['device']}, measured: driver {facts['driver']}, CUDA {facts['cuda']}",
             "# Written by: membench calibrate device=cuda",
             "_target_: membench.core.device.DeviceProfile",
-            *(_line(name, value, source) for name, (value, source) in lines.items() if value is not None),
+            *(_line(name, value, source) for name, value, source in lines if value is not None),
             *(["precision_ops_per_s:", *rates] if rates else []),
             "",
         ]
     )
 
 
-def _line(name: str, value: float | str, source: str) -> str:
-    written = _number(value) if isinstance(value, float) else value
+def _sources(link: Link, product: str) -> dict[str, str]:
+    """Return where each number of a profile is from, in the file's order."""
+    to_device, to_host = link.host_to_device_together_bytes_per_s, link.device_to_host_together_bytes_per_s
+    return {
+        "name": "",
+        "memory_bytes": _PROPERTY,
+        "arithmetic_ops_per_s": f"float32 {product}",
+        "memory_bytes_per_s": "read and written by a copy of 1 GiB",
+        "host_to_device_bytes_per_s": f"pinned, alone; {_number(to_device)} with the other way",
+        "device_to_host_bytes_per_s": f"pinned, alone; {_number(to_host)} with the other way",
+        "copy_latency_s": "a copy of 4 KiB",
+        "full_duplex": "by the rates of both ways together",
+        "multiprocessors": _PROPERTY,
+        "l2_bytes": _PROPERTY,
+        "context_bytes": "this process on the GPU, without what torch's allocator reserves",
+        "link_generation": "of PCI Express, the driver's maximum",
+        "link_lanes": "the driver's maximum",
+        "pageable_host_to_device_bytes_per_s": "not pinned, alone",
+        "pageable_device_to_host_bytes_per_s": "not pinned, alone",
+    }
+
+
+def _line(name: str, value: float | bool | str, source: str) -> str:
+    written = (
+        _number(value)
+        if isinstance(value, float)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else value
+    )
     return f"{name}: {written}  # {source}" if source else f"{name}: {written}"
 
 

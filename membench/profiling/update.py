@@ -1,7 +1,7 @@
 """The cost of an optimizer's update on a device: its states, its temporaries and its time, measured on a copy."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,8 @@ from membench.core.random_operators import forked_random_state
 from membench.core.stored import single_stored
 from membench.core.torch_internals import storage_address
 from membench.execution.measurement import peaks_bytes, synchronize
+
+_AFTER_THE_STEP = "leave optimizer out, and update the weights after the step"
 
 
 @dataclass(frozen=True)
@@ -45,17 +47,7 @@ def measure_update(
         MembenchError: the optimizer cannot be copied, or its step needs arguments or takes more memory each time.
     """
     name = type(optimizer).__name__
-    updated = set(map(id, weights.values()))
-    copies = {
-        id(weight): nn.Parameter(
-            torch.zeros_like(single_stored(weight), device=device)
-            if id(weight) in updated
-            else torch.empty(0, device=device),
-            weight.requires_grad,
-        )
-        for group in optimizer.param_groups
-        for weight in group["params"]
-    }
+    copies, updated = _copies(optimizer, weights, device), set(map(id, weights.values()))
     others = [weight for weight in optimizer.state if id(weight) not in updated]
     with forked_random_state(device):
         try:
@@ -66,24 +58,44 @@ def measure_update(
             first, second = peaks_bytes([copied.step, copied.step], device)
         except (AttributeError, TypeError, RuntimeError, ValueError) as error:
             raise MembenchError(
-                f"the update of {name} cannot be measured on a copy of it ({one_line(error)}); leave optimizer out, and "
-                "update the weights after the step"
+                f"the update of {name} cannot be measured on a copy of it ({one_line(error)}); {_AFTER_THE_STEP}"
             ) from error
         if second != first:
             raise MembenchError(
                 f"{name} holds {second - first:,} bytes more after each update, so the step has no peak that could be "
-                "planned; leave optimizer out, and update the weights after the step"
+                f"planned; {_AFTER_THE_STEP}"
             )
-        synchronize(device)
-        start_s = time.perf_counter()
-        copied.step()
-        synchronize(device)
-        taken_s = time.perf_counter() - start_s
+        time_s = _time_s(copied.step, device)
     names: dict[Tensor, str] = {copies[id(weight)]: name for name, weight in weights.items()}
     states: dict[str, dict[str, int]] = {name: {} for name in weights}
     for of_weight, state in copied.state.items():
         states[names.get(of_weight, next(iter(weights)))].update(_sizes_bytes(state, device))
-    return UpdateCost(states, first, taken_s)
+    return UpdateCost(states, first, time_s)
+
+
+def _copies(
+    optimizer: torch.optim.Optimizer, weights: Mapping[str, nn.Parameter], device: torch.device
+) -> dict[int, nn.Parameter]:
+    """Return copies of an optimizer's weights by their identity: zeros of those to update, and nothing of the others."""
+    updated = set(map(id, weights.values()))
+    return {
+        id(weight): nn.Parameter(
+            torch.zeros_like(single_stored(weight), device=device)
+            if id(weight) in updated
+            else torch.empty(0, device=device),
+            weight.requires_grad,
+        )
+        for group in optimizer.param_groups
+        for weight in group["params"]
+    }
+
+
+def _time_s(run: Callable[[], object], device: torch.device) -> float:
+    synchronize(device)
+    start_s = time.perf_counter()
+    run()
+    synchronize(device)
+    return time.perf_counter() - start_s
 
 
 def _sizes_bytes(state: object, device: torch.device) -> Iterator[tuple[str, int]]:

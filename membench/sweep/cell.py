@@ -87,10 +87,9 @@ class Cell:
         """Return the cell that a resolved configuration describes.
 
         Args:
-            configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to
-                be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
-                ``precision``, ``channels_last``, ``serving``, ``allocator``, ``machine``,
-                ``host_memory``, ``parallel``, ``kernels``.
+            configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to be
+                simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
+                ``precision``, ``channels_last``, ``serving``, ``allocator``, ``machine``, ``host_memory``, ``parallel``, ``kernels``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.

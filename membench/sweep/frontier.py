@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import sqrt
-from types import TracebackType
 
 from tqdm import tqdm
 
@@ -43,9 +42,7 @@ class Cells:
     def __enter__(self) -> "Cells":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error:
             self._workers.close()
         self._pool.shutdown(cancel_futures=True)
@@ -88,39 +85,48 @@ def sweep(
     eager, *free = cells.run([step, *(cell(name) for name in strategies)])
     if not _is_point(eager):
         raise MembenchError(f"{EAGER}: {eager.reason}")
+    found = list(zip(strategies, free, strict=True))
     eager_bytes, first = _peak_bytes(eager), next(iter(strategies))
-    peaks = {
-        name: _peak_bytes(record) for name, record in zip(strategies, free, strict=True) if _is_point(record)
-    }
+    peaks = {name: _peak_bytes(record) for name, record in found if _is_point(record)}
     least, tried = least_budget(
         lambda budget: cells.run([cell(first, budget)])[0],
         int(eager.metrics["lower_bound_bytes"]),
         min([eager_bytes, *peaks.values()]),
     )
+    found += [(first, record) for record in tried]
     under = [
         (name, budget)
         for name in strategies
         for budget in between(least, eager_bytes, budgets)
         if budget < peaks.get(name, 0)
     ]
-    names = [*strategies, *(first for _ in tried), *(name for name, _ in under)]
-    records = [*free, *tried, *cells.run([cell(name, budget) for name, budget in under])]
-    times_s = cells.times_s([record.configuration for record in records])
+    records = cells.run([cell(name, budget) for name, budget in under])
+    found += [(name, record) for (name, _), record in zip(under, records, strict=True)]
+    times_s = cells.times_s([record.configuration for _, record in found])
+    return _frontier(title, eager, found, times_s), [eager, *(record for _, record in found)]
+
+
+def _frontier(
+    title: str, eager: Record, found: Sequence[tuple[str, Record]], times_s: Sequence[float]
+) -> Frontier:
+    """Return the frontier of records with the names of their strategies, whose order is that of their first records."""
     points = {
         _point(name, record, time_s): None
-        for name, record, time_s in zip(names, records, times_s, strict=True)
+        for (name, record), time_s in zip(found, times_s, strict=True)
         if _is_point(record)
     }
-    order = list(strategies)
-    frontier = Frontier(
+    order = list(dict.fromkeys(name for name, _ in found))
+    unlimited_bytes = _peak_bytes(eager)
+    return Frontier(
         title=title,
         eager=_point(EAGER, eager, 0.0),
         points=tuple(
-            sorted(points, key=lambda point: (order.index(point.strategy), point.budget_bytes or eager_bytes))
+            sorted(
+                points, key=lambda each: (order.index(each.strategy), each.budget_bytes or unlimited_bytes)
+            )
         ),
         capacity_bytes=int(eager.metrics["capacity_bytes"]),
     )
-    return frontier, [eager, *records]
 
 
 def between(least: int, most: int, count: int) -> list[int]:

@@ -14,6 +14,7 @@ import torch
 from membench.backends import accelerator_memory
 from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.real import real_device
+from membench.capture.capture import Captures
 from membench.core.arguments import tensors_in
 from membench.core.distributed import from_first, joined
 from membench.core.errors import OutOfMemory, UnsupportedStrategy
@@ -27,6 +28,8 @@ from membench.profiling.cache import PRODUCT_WORKSPACE_VARIABLE, load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.nvml import Reading, read_energy_j, read_processes
 from membench.steps.compile import build_step
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.simulated_step import simulated_step
 from membench.sweep.baselines import Baseline
 from membench.sweep.cell import Cell
@@ -41,11 +44,7 @@ SMALL_BUDGET_BYTES = 256 * MIB
 SMALL_BUDGET_ENVIRONMENT = {PRODUCT_WORKSPACE_VARIABLE: ":16:8", "CUBLASLT_WORKSPACE_SIZE": "128"}
 """cuBLAS keeps up to 32 MiB by default, too much for a small budget; here 128 KiB, the least that it documents."""
 
-CPU_ENVIRONMENT = {
-    "THP_MEM_ALLOC_ENABLE": "1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
-}
+CPU_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 """Lets a process keep the memory that it frees, as the allocator of a GPU does, and take it in huge pages: torch reads the first
 when it starts, glibc the others when the process does. The system otherwise takes a large block back and supplies it again,
 which is up to a third of the time of a step that frees early, and on a virtual machine several times the time of its copy."""
@@ -120,18 +119,7 @@ def _measure_strategy(cell: Cell, graphs: Graphs) -> CellNumbers:
     found = CellNumbers()
     cache = load_cache(device) if device.type == "cuda" else None
     cost = MeasuredCost(device, cache, cuda_graph=cell.cuda_graph, host_memory_bytes=cell.host_memory_bytes)
-    step = build_step(
-        captures,
-        cell.method.strategy_for(captures.workload, device),
-        cost,
-        cell.budget_bytes,
-        micro_batch=cell.micro_batch,
-        exchange=cell.exchange if joined().count > 1 and not graphs.ranks else None,
-        optimizer=cell.optimizer,
-        cuda_graph=cell.cuda_graph,
-        ranks=graphs.ranks,
-        kernels=cell.kernels,
-    )
+    step = _built(cell, graphs, captures, device, cost)
     if cell.method.prefers_memory:
         _check_workspaces(step.plan[0].schedule, device)
     # the first process, which has planned, has the costs
@@ -160,6 +148,23 @@ def _measure_strategy(cell: Cell, graphs: Graphs) -> CellNumbers:
         found.metrics["pinned_memory_bytes"] = sum(pinned)
     step.close()
     return found
+
+
+def _built(
+    cell: Cell, graphs: Graphs, captures: Captures, device: torch.device, cost: MeasuredCost
+) -> CompiledStep | MicroBatchedStep:
+    return build_step(
+        captures,
+        cell.method.strategy_for(captures.workload, device),
+        cost,
+        cell.budget_bytes,
+        micro_batch=cell.micro_batch,
+        exchange=cell.exchange if joined().count > 1 and not graphs.ranks else None,
+        optimizer=cell.optimizer,
+        cuda_graph=cell.cuda_graph,
+        ranks=graphs.ranks,
+        kernels=cell.kernels,
+    )
 
 
 def _read(found: CellNumbers, name: str, reading: Reading) -> None:

@@ -6,7 +6,7 @@ A worker keeps the model that it captured last, so the strategies of a job share
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
@@ -37,14 +37,7 @@ def run_all(
         stop: makes `run` raise in every thread; called on an interrupt.
     """
     unique = {configuration_hash(configuration): configuration for configuration in configurations}
-    jobs: defaultdict[tuple[str, Any], Job] = defaultdict(list)
-    for configuration in unique.values():
-        jobs[configuration["model"]["name"], configuration["batch_size"]].append(configuration)
     records: dict[str, Record] = {}
-
-    def effort(job: Job) -> float:
-        return size(job[0]) * (PROBES_PER_SEARCH if job[0]["batch_size"] == LARGEST else 1)
-
     with (
         ThreadPoolExecutor(workers) as pool,
         tqdm(total=len(unique), desc="cells", unit="cell", dynamic_ncols=True) as bar,
@@ -56,12 +49,22 @@ def run_all(
                 bar.update()
 
         try:
-            for done in as_completed(
-                [pool.submit(run_job, job) for job in sorted(jobs.values(), key=effort, reverse=True)]
-            ):
+            for done in as_completed([pool.submit(run_job, job) for job in _jobs(unique.values(), size)]):
                 done.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             stop()
             raise
     return [records[configuration_hash(configuration)] for configuration in configurations]
+
+
+def _jobs(configurations: Iterable[Configuration], size: Callable[[Configuration], float]) -> list[Job]:
+    """Return cells of one model and batch size together, the biggest first."""
+    jobs: defaultdict[tuple[str, Any], Job] = defaultdict(list)
+    for configuration in configurations:
+        jobs[configuration["model"]["name"], configuration["batch_size"]].append(configuration)
+
+    def effort(job: Job) -> float:
+        return size(job[0]) * (PROBES_PER_SEARCH if job[0]["batch_size"] == LARGEST else 1)
+
+    return sorted(jobs.values(), key=effort, reverse=True)

@@ -10,6 +10,7 @@ for each epoch:
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -72,41 +73,51 @@ def train(
         MembenchError: the backend is unknown, or needs a GPU that is missing.
     """
     device, images = real_device(backend), dataset.training
-    order = torch.Generator().manual_seed(recipe.seed)
     module.train()
+    compiled = partial(compile_step, module, loss, strategy=strategy, backend=backend, budget=budget)
+    sizes = sorted({len(part) for part in torch.arange(len(images)).split(recipe.batch_size)})
+    steps = {size: _real(compiled(_on(device, images.batch(torch.arange(size))))) for size in sizes}
+    try:
+        yield from _epochs(module, steps, dataset, recipe, device, on_step)
+    finally:
+        for step in steps.values():
+            step.close()
 
-    def step_for(batch_size: int) -> CompiledStep | MicroBatchedStep:
-        example = _on(device, images.batch(torch.arange(batch_size)))
-        step = compile_step(module, loss, example, strategy=strategy, backend=backend, budget=budget)
-        assert isinstance(step, CompiledStep | MicroBatchedStep)
-        return step
 
-    sizes = {len(part) for part in torch.arange(len(images)).split(recipe.batch_size)}
-    steps = {size: step_for(size) for size in sorted(sizes)}
+def _real(step: object) -> CompiledStep | MicroBatchedStep:
+    assert isinstance(step, CompiledStep | MicroBatchedStep)
+    return step
+
+
+def _epochs(
+    module: nn.Module,
+    steps: Mapping[int, CompiledStep | MicroBatchedStep],
+    dataset: Dataset,
+    recipe: Recipe,
+    device: torch.device,
+    on_step: Callable[[], None],
+) -> Iterator[Epoch]:
+    images, order = dataset.training, torch.Generator().manual_seed(recipe.seed)
     optimizer = torch.optim.SGD(
         module.parameters(), recipe.learning_rate, recipe.momentum, weight_decay=recipe.weight_decay
     )
     torch.manual_seed(recipe.seed)  # after capture and planning, which may draw random numbers
-    try:
-        for _ in range(recipe.epochs):
-            losses = []
-            start_s = time.perf_counter()
-            for part in torch.randperm(len(images), generator=order).split(recipe.batch_size):
-                optimizer.zero_grad()
-                losses.append(len(part) * steps[len(part)](*_on(device, images.batch(part))))
-                optimizer.step()
-                on_step()
-            synchronize(device)
-            time_s = time.perf_counter() - start_s
-            yield Epoch(
-                torch.stack(losses).sum().item() / len(images),
-                accuracy(module, images, device),
-                accuracy(module, dataset.test, device),
-                time_s,
-            )
-    finally:
-        for step in steps.values():
-            step.close()
+    for _ in range(recipe.epochs):
+        losses = []
+        start_s = time.perf_counter()
+        for part in torch.randperm(len(images), generator=order).split(recipe.batch_size):
+            optimizer.zero_grad()
+            losses.append(len(part) * steps[len(part)](*_on(device, images.batch(part))))
+            optimizer.step()
+            on_step()
+        synchronize(device)
+        time_s = time.perf_counter() - start_s
+        yield Epoch(
+            torch.stack(losses).sum().item() / len(images),
+            accuracy(module, images, device),
+            accuracy(module, dataset.test, device),
+            time_s,
+        )
 
 
 def accuracy(module: nn.Module, split: Split, device: torch.device) -> float:

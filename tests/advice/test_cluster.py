@@ -16,10 +16,11 @@ import membench
 from membench.advice import cluster_jobs, cluster_search
 from membench.advice.cluster_advice import RankPlan
 from membench.advice.cluster_code import program, torchtitan
-from membench.advice.cluster_search import ClusterSearch, RankOptions
+from membench.advice.cluster_search import ClusterSearch
 from membench.advice.cluster_text import lines, values
 from membench.advice.combinations import Combination
 from membench.advice.rank_bounds import least_rank_bytes, least_step_time_s, rank_states_bytes
+from membench.advice.rank_options import RankOptions
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.mesh import Mesh

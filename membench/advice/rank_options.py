@@ -1,0 +1,52 @@
+"""What may be asked of a step on several GPUs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from membench.core.checks import COUNT, check
+from membench.core.cluster import Cluster
+from membench.core.device import DeviceProfile
+from membench.core.machine import Machine
+from membench.models.checkpointing import Checkpointing
+from membench.steps.tensor_parallel import Plan
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """What is asked of a step on several GPUs.
+
+    Attributes:
+        cluster: with all its hosts.
+        name: of the cluster; empty where it is a description.
+        parallel: sizes of axes, ``{"fsdp": 8}``; None: all products that are the number of GPUs.
+        wrapped, reduce_dtype, tensor_parallel: see `membench.predict`.
+        checkpointing: kinds that are tried.
+        batch_size: samples in a step for each GPU, in micro-batches; None: any micro-batch, as large as fits, and several through a
+            pipeline.
+        machine: of each host; None: the one of ``conf/machine/server.yaml``.
+        kernels: ``"inductor"``: each repeated block is given to `torch.compile`, as torchtitan does; ``"eager"``; None: what was given to
+            it is predicted as compiled.
+    """
+
+    cluster: Cluster
+    device: DeviceProfile
+    name: str = ""
+    parallel: Mapping[str, int] | None = None
+    wrapped: Sequence[str] | None = None
+    reduce_dtype: torch.dtype | None = None
+    checkpointing: Sequence[Checkpointing] = tuple(Checkpointing)
+    batch_size: int | None = None
+    machine: Machine | None = None
+    tensor_parallel: Plan | None = None
+    kernels: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            check(COUNT, batch_size=self.batch_size)
+
+    @property
+    def free_bytes(self) -> int:
+        """What the context leaves of a device."""
+        return self.device.memory_bytes - (self.device.context_bytes or 0)
