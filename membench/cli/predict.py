@@ -14,7 +14,7 @@ Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are al
 
     nodes=1                     hosts of the cluster; device= is the cluster's
     parallel='{fsdp: 8}'        GPUs over which weights are sharded as by fully_shard; dp: replicas of these shards; tp: tensor parallelism,
-                                by the model's own plan; cp: context parallelism, parts of the same sequences
+                                by the model's own plan; cp: context parallelism, parts of the same sequences; ep: parts of the experts
     accumulate=1                micro-batches of a step
     wrapped=BlockA,BlockB       classes whose modules are gathered one by one; by default those that a list of modules has several of
     reshard_after_forward=true  gathered weights are given back after the forward pass, and gathered again

@@ -13,8 +13,10 @@ class Sharding:
     """Fully sharded data parallelism, as torch's `fully_shard` has it (FSDP2; ZeRO stage 3, Rajbhandari et al. 2020, Section 5).
 
     Attributes:
-        ranks: over which each weight is divided, along its first dimension.
-        shapes: of the weights, by name, along whose first dimension they are divided.
+        ranks: over which each weight is divided.
+        members: names of the weights that are divided; None: all.
+        shapes: of the weights, by name.
+        dimension: along which weights are divided.
         groups: names of the weights that are gathered together, those of one wrapped module; all others are the root's, which are
             gathered once for both passes.
         reshard_after_forward: gathered weights are given back after the forward pass, and gathered again for the backward pass.
@@ -40,3 +42,5 @@ class Sharding:
     accumulates: bool = False
     in_between: bool = False
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    members: frozenset[str] | None = None
+    dimension: int = 0

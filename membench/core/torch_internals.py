@@ -77,6 +77,7 @@ __all__ = [
     "OpOverloadPacket",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
+    "all_to_all",
     "clear_cublas_workspaces",
     "compiled_depth",
     "composed_kernel",
@@ -174,6 +175,13 @@ def process_group(group: Any) -> Any:
 def wait_for_collective(result: Tensor) -> None:
     """Wait until a functional collective has filled a tensor that it has returned; on a GPU its current stream does."""
     torch.ops._c10d_functional.wait_tensor(result)
+
+
+def all_to_all(rows: Tensor, group: Any) -> Tensor:
+    """Send equal parts of the rows to the ranks of a group, and return what comes from each; its gradient goes the way back."""
+    from torch.distributed import _functional_collectives  # takes a second
+
+    return _functional_collectives.all_to_all_single_autograd(rows, None, None, group)
 
 
 _NAMESPACES_OF_TORCH = frozenset(

@@ -17,7 +17,7 @@ class Accesses:
         return [*([written] if written else ()), *(self._reads.get(block, ()) if writes else ())]
 
     def note(self, block: int, access: Access, *, writes: bool) -> None:
-        """Note an access; whoever writes a block may also have read it."""
+        """Note an access; a write may be one that reads, too."""
         if writes:
             self._writes[block] = access
             self._reads.pop(block, None)

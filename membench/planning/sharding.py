@@ -51,7 +51,7 @@ _WIDE = (torch.float32, torch.bfloat16)
 
 def shard(graph: TaskGraph, sharding: Sharding) -> TaskGraph:
     """Return the graph of a rank, whose samples are those of the graph."""
-    if sharding.ranks == 1:
+    if sharding.ranks == 1 and sharding.members is None:
         return graph
     plain = graph.plain and _Sharded(graph.plain, sharding).graph()
     if plain and graph.is_plain_alone:
@@ -102,7 +102,12 @@ class _Sharded:
         )
 
     def _of_modules(self) -> Iterable[WeightGroup]:
-        weights = {block.name: block for block in self._graph.blocks if block.role is Role.WEIGHT}
+        members = self._sharding.members
+        weights = {
+            block.name: block
+            for block in self._graph.blocks
+            if block.role is Role.WEIGHT and (members is None or block.name in members)
+        }
         uses = tasks_by_block(self._graph)
         for names in self._sharding.groups:
             named = [weights.pop(name) for name in names if name in weights]
@@ -123,7 +128,14 @@ class _Sharded:
         shape = dict(self._sharding.shapes).get(block.name, gradient.shape if gradient else (elements,))
         if not self._sharding.copies_out or prod(shape) != elements:
             return ceil(elements / self._sharding.ranks)
-        return ceil(shape[0] / self._sharding.ranks) * prod(shape[1:]) if shape else 1
+        return prod(self._shard_shape(shape))
+
+    def _shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of the largest shard of a weight; a number is one for each rank."""
+        return tuple(
+            ceil(size / self._sharding.ranks) if place == self._sharding.dimension else size
+            for place, size in enumerate(shape or (1,))
+        )
 
     def _divide(self, group: WeightGroup) -> None:
         """Put a rank's shards in the place of weights and their gradients."""
@@ -147,8 +159,7 @@ class _Sharded:
         offset = 0
         index = self._add(f"{group.name}:gradient shards", 0, role, layer, _REDUCED)
         for name, value in gradients.items():
-            first, *others = value.shape or (1,)
-            shape = ceil(first / self._sharding.ranks), *others
+            shape = self._shard_shape(value.shape)
             self._gradients[name] = contiguous(index, dtype, shape, offset)
             offset += prod(shape)
         self._blocks[index] = replace(self._blocks[index], size_bytes=offset * dtype.itemsize)
@@ -216,7 +227,7 @@ class _Sharded:
     ) -> tuple[Call | None, Call | None, Call | None]:
         """Return the calls that copy a group's shards in, gather them and copy weights out; None where they are only simulated."""
         dtypes = {self._dtypes[block.index] for block in group.weights}
-        if not self._sharding.copies_out or len(dtypes) > 1:
+        if not self._sharding.copies_out or len(dtypes) > 1 or self._sharding.dimension:
             return None, None, None
         [dtype] = dtypes
         ranks, elements = self._sharding.ranks, [self._elements[block.index] for block in group.weights]
@@ -322,7 +333,7 @@ class _Sharded:
         kept = {self._kept_dtype(value.dtype) for value in group.gradients.values()}
         is_converted_between = bool(self._sharding.replicas) and kept != {sent.dtype}
         is_simulated = not self._sharding.copies_out or self._sharding.accumulates or sent.dtype not in _WIDE
-        if is_simulated or len(kept) > 1 or is_converted_between:
+        if is_simulated or self._sharding.dimension or len(kept) > 1 or is_converted_between:
             return None, None, None
         ranks = self._sharding.ranks
         shards = flat(reduced[0], kept.pop(), sent.shape[0] // ranks)

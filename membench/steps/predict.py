@@ -240,7 +240,8 @@ def rank_graph(graph: TaskGraph, ranks: Ranks | None) -> TaskGraph:
     if ranks is None:
         return graph
     if ranks.sharding:
-        return shard(graph, ranks.sharding)
+        sharded = shard(graph, ranks.sharding)
+        return shard(sharded, ranks.experts) if ranks.experts else sharded
     if REPLICATED in ranks.mesh.sizes:
         sizes = {"first_bytes": ranks.bucket_bytes, "bucket_bytes": ranks.bucket_bytes}
         buckets = {name: size for name, size in sizes.items() if size is not None}
@@ -299,6 +300,8 @@ def predict(
             how many GPUs the module is cut into stages: ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``, ``{"pp": 4, "fsdp": 2}``. None:
             ``{"fsdp": all}``. ``{"fsdp": 4, "tp": 8}``: 8 GPUs share a batch and divide products of matrices and, by the plan,
             sequences. ``{"fsdp": 2, "cp": 4}``: 4 GPUs share a batch and divide its sequences, the second dimension.
+            ``{"fsdp": 2, "ep": 4}``: 4 GPUs with batches of their own divide experts, whose shards 2 GPUs share; other weights are in
+            shards over all 8. Tokens are taken to be spread evenly over the experts.
         accumulate: micro-batches of a step; ``step_time_s`` is that of all of them, the update included.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
         reshard_after_forward: gathered weights are given back after the forward pass; None: unless there are stages, which keep them

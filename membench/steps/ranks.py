@@ -16,6 +16,8 @@ from membench.core.pipeline import PIPELINED, Pipeline, PipelineSchedule
 from membench.core.sharding import REPLICATED, SHARDED, Sharding
 from membench.steps.context_parallel import AXIS as CONTEXT
 from membench.steps.division import Division
+from membench.steps.expert_parallel import AXIS as EXPERTS
+from membench.steps.expert_parallel import experts_in
 from membench.steps.tensor_parallel import AXIS as TENSOR
 from membench.steps.tensor_parallel import Plan, check_divided, is_divided, plan_of
 
@@ -24,6 +26,7 @@ AXES = {
     REPLICATED: "replicas of the shards",
     SHARDED: "sharded weights",
     CONTEXT: "context parallelism, whose ranks have parts of the same sequences, and sharded weights",
+    EXPERTS: "expert parallelism, whose ranks have parts of the experts, and sharded other weights",
     TENSOR: "tensor parallelism, whose ranks have the same samples",
 }
 """What the axes are, from the outermost to the innermost."""
@@ -36,6 +39,7 @@ class Ranks:
     Attributes:
         mesh: their cluster, and its axes.
         sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
+        experts: of the weights of experts, which fewer ranks share than the others; None: all are alike.
         accumulate: micro-batches of a step with shards, one after another.
         pipeline: stages, which pass micro-batches to each other; None: there is one. A single one has the micro-batches of a step
             without shards, whose gradients are exchanged behind the last.
@@ -51,11 +55,12 @@ class Ranks:
     division: Division | None = None
     bucket_bytes: int | None = None
     wrapped: tuple[str, ...] = ()
+    experts: Sharding | None = None
 
     @property
     def data_parallel(self) -> int:
         """Number of ranks, or of pipelines of them, that have samples of their own."""
-        return self.mesh.sizes.get(REPLICATED, 1) * self.mesh.sizes.get(SHARDED, 1)
+        return prod(self.mesh.sizes.get(axis, 1) for axis in (REPLICATED, SHARDED, EXPERTS))
 
 
 def ranks_of(
@@ -94,7 +99,7 @@ def ranks_of(
     axes = _axes_of(parallel)
     classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
     sharding, stage_ranks = None, parallel.get(PIPELINED, 1)
-    shard_axes = [axis for axis, _ in axes if axis in (SHARDED, CONTEXT)]
+    shard_axes = [axis for axis, _ in axes if axis in (SHARDED, CONTEXT, EXPERTS)]
     cut = None
     if stage_ranks > 1:
         if reshard_after_forward:
@@ -109,7 +114,7 @@ def ranks_of(
         accumulate = 1
     if shard_axes:
         sharding = Sharding(
-            prod(parallel[axis] for axis in shard_axes),
+            prod(parallel.get(axis, 1) for axis in shard_axes),
             groups_of(module, classes),
             cut is None if reshard_after_forward is None else reshard_after_forward,
             next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), None),
@@ -123,8 +128,33 @@ def ranks_of(
         )
     division = _division(module, parallel, tensor_parallel)
     paths = _modules_of(module, classes) if shard_axes or stage_ranks > 1 else ()
-    mesh = Mesh(replace(cluster, hosts=nodes), axes)
-    return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes, paths)
+    mesh, experts = Mesh(replace(cluster, hosts=nodes), axes), None
+    if sharding is not None and EXPERTS in mesh.sizes:
+        sharding, experts = _with_experts_apart(module, sharding, mesh)
+    return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes, paths, experts)
+
+
+def _with_experts_apart(module: nn.Module, sharding: Sharding, mesh: Mesh) -> tuple[Sharding, Sharding]:
+    """Return the sharding of all weights but those of experts, and that of the latter, over all axes but their own."""
+    groups = [
+        tuple(f"{path}.{name}" for name, _ in each.named_parameters())
+        for path, each in experts_in(module).items()
+    ]
+    of_experts = frozenset(name for names in groups for name in names)
+    others = frozenset(name for name, _ in module.named_parameters()) - of_experts
+    axes = [axis for axis in sharding.axis.split(BOTH) if axis != EXPERTS]
+    grouped = (tuple(name for name in names if name in others) for names in sharding.groups)
+    ranks = prod(mesh.sizes[axis] for axis in axes)
+    fewest = min(len(next(each.parameters())) for each in experts_in(module).values())
+    return replace(sharding, groups=tuple(filter(None, grouped)), members=others), replace(
+        sharding,
+        ranks=ranks,
+        groups=tuple(groups),
+        axis=BOTH.join(axes),
+        members=of_experts,
+        shapes=(),  # those of a rank's part are known when it is captured
+        dimension=int(ranks * mesh.sizes[EXPERTS] > fewest),  # as torchtitan
+    )
 
 
 def _axes_of(parallel: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
@@ -138,16 +168,19 @@ def _axes_of(parallel: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
             f"there is no axis {', '.join(sorted(unknown))} of parallel; there are "
             + ", ".join(f"{axis} ({what})" for axis, what in AXES.items())
         )
-    return tuple((axis, parallel[axis]) for axis in AXES if parallel.get(axis, 1) > 1)
+    needed = {SHARDED} if parallel.get(EXPERTS, 1) > 1 else set()  # over which experts are in shards
+    return tuple(
+        (axis, parallel.get(axis, 1)) for axis in AXES if parallel.get(axis, 1) > 1 or axis in needed
+    )
 
 
 def _division(module: nn.Module, parallel: Mapping[str, int], plan: Plan | None) -> Division | None:
-    tensor, context = parallel.get(TENSOR, 1), parallel.get(CONTEXT, 1)
+    tensor, context, experts = (parallel.get(axis, 1) for axis in (TENSOR, CONTEXT, EXPERTS))
     if is_divided(module):
         check_divided(module, tensor)
-        if context > 1:
+        if context > 1 or experts > 1:
             raise MembenchError(
-                f"parallel has {CONTEXT}, and the module is divided already; pass one that is not, and tensor_parallel"
+                f"parallel has {CONTEXT if context > 1 else EXPERTS}, and the module is divided already; pass one that is not, and tensor_parallel"
             )
     if tensor == 1 or is_divided(module):
         if plan is not None:
@@ -155,8 +188,8 @@ def _division(module: nn.Module, parallel: Mapping[str, int], plan: Plan | None)
                 f"tensor_parallel is a plan for the ranks of an axis {TENSOR!r}; set parallel={{{TENSOR!r}: 8}} and pass a module that "
                 "is not divided"
             )
-        return Division(context=context) if context > 1 else None
-    return Division(tensor, context, plan_of(module) if plan is None else plan)
+        return Division(context=context, experts=experts) if context > 1 or experts > 1 else None
+    return Division(tensor, context, experts, plan_of(module) if plan is None else plan)
 
 
 def pipeline_of(

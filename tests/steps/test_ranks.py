@@ -129,7 +129,8 @@ def test_utilization_counts_no_operation_twice() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"parallel": {"ep": 8}}, "no axis ep"),
+        ({"parallel": {"xp": 8}}, "no axis xp"),
+        ({"parallel": {"ep": 8}}, "no module with an attribute num_experts"),
         ({"parallel": {"fsdp": 4}}, "8"),
         ({"wrapped": ["Transformer"]}, "no module of a class Transformer"),
     ],
