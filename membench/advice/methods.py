@@ -73,7 +73,7 @@ class Methods:
             if search and isinstance(outcome, AdvisedPlan):
                 start(strategy)
         if not search:
-            return found
+            return {strategy.name: found[strategy.name] for strategy in chosen}
         for strategy in chosen:
             if strategy.name not in searches:
                 start(strategy)

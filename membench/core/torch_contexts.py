@@ -223,16 +223,19 @@ def regions_run_by(
         enter_backward(tensors)
         original(tensors, gradients)
 
-    frames, original = checkpoint._CheckpointFrame, torch.autograd.backward
-    of_function = SimpleNamespace(
-        forward=checkpoint.CheckpointFunction.forward, backward=checkpoint.CheckpointFunction.backward
+    own, frames, original = (
+        checkpoint.CheckpointFunction,
+        checkpoint._CheckpointFrame,
+        torch.autograd.backward,
     )
-    inferred = checkpoint._infer_device_type
+    of_function = SimpleNamespace(forward=own.forward, backward=own.backward)
     with (
-        patch.object(checkpoint, "_infer_device_type", inferred if on_device else lambda *_: "cpu"),
+        patch.object(
+            checkpoint, "_infer_device_type", checkpoint._infer_device_type if on_device else lambda *_: "cpu"
+        ),
         patch.object(checkpoint, "_CheckpointFrame", frame),
-        patch.object(checkpoint.CheckpointFunction, "forward", staticmethod(forward)),
-        patch.object(checkpoint.CheckpointFunction, "backward", staticmethod(backward)),
+        patch.object(own, "forward", staticmethod(forward)),
+        patch.object(own, "backward", staticmethod(backward)),
     ):
         yield
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from membench.core.call import Call, Value, values_in
+from membench.core.call import Call, Value
 from membench.core.changed_tasks import changed, rename_blocks
 from membench.core.collective import Collective, CollectiveKind
 from membench.core.sharding import Sharding
@@ -38,7 +38,7 @@ from membench.planning.collective_calls import (
     gathers,
     reduce_scatters,
 )
-from membench.planning.weight_groups import WeightGroup, common_name, tasks_by_block
+from membench.planning.weight_groups import WeightGroup, common_name, tasks_by_block, weight_dtypes
 
 _ROOT = "root"
 
@@ -74,7 +74,7 @@ class _Sharded:
         self._released: defaultdict[int, list[int]] = defaultdict(list)
         self._renamed: dict[bool, dict[int, int]] = {False: {}, True: {}}  # by pass: gathered weights
         self._gradients = dict(graph.gradients)
-        self._dtypes = _weight_dtypes(graph)
+        self._dtypes = weight_dtypes(graph)
         self._groups = list(self._of_modules())
         self._elements = {
             block.index: self._shard_elements(block) for group in self._groups for block in group.weights
@@ -166,54 +166,52 @@ class _Sharded:
 
     def _gather(self, groups: Sequence[WeightGroup], *, is_backward: bool) -> None:
         """Gather groups in the order of their uses, each while the one before it runs."""
-        phase = Phase.BACKWARD if is_backward else Phase.FORWARD
         turn = next((t.index for t in self._graph.tasks if t.phase is Phase.BACKWARD), 0)
-        for position, group in enumerate(groups):
-            first = self._first(group, is_backward)
-            issued = turn if is_backward else 0
-            if position:
-                issued = max(issued, self._first(groups[position - 1], is_backward))
-            layer = self._graph.tasks[first].layer
-            suffix = " in the backward pass" if is_backward and group.forward else ""
-            gathered_bytes = self._gathered_bytes(group.weights)
-            sent_bytes = ceil(gathered_bytes / self._sharding.ranks)
-            sent = self._add(f"{group.name}:shards{suffix}", sent_bytes, Role.GATHERED, layer, _SENT)
-            own_pool = "" if self._sharding.copies_out else _GATHERED
-            shards = tuple(block.index for block in group.weights)
-            gathered = [
-                self._add(
-                    f"{block.name}:gathered{suffix}",
-                    self._gathered_bytes([block]),
-                    Role.GATHERED,
-                    layer,
-                    repeats=self._renamed[False].get(block.index) if is_backward else None,
-                    pool=own_pool,
-                )
-                for block in group.weights
-            ]
-            self._renamed[is_backward] |= dict(zip(shards, gathered, strict=True))
-            copy_in = self._copy(f"{group.name}:copy in{suffix}", phase, layer, shards, (sent,))
-            output = tuple(gathered)
-            if self._sharding.copies_out:
-                output = (
-                    self._add(
-                        f"{group.name}:all-gather{suffix}", gathered_bytes, Role.GATHERED, layer, _SENT
-                    ),
-                )
-            collective = Collective(CollectiveKind.ALL_GATHER, gathered_bytes, self._sharding.axis)
-            gather = self._collective(group, phase, layer, (sent,), output, collective, suffix)
-            # what was sent is given back once it has arrived, where the device waits for it anyway
-            arrived = self._copy(f"{group.name}:arrival{suffix}", phase, layer, (), ())
-            if self._sharding.copies_out:
-                arrived = self._copy(f"{group.name}:copy out{suffix}", phase, layer, output, gathered)
-            held = output if self._sharding.copies_out else ()
-            arrived = replace(arrived, reads=(sent, *output), releases=(sent, *held))
-            calls = self._gathering_calls(group, sent, output[0], gathered)
-            copy_in, gather, arrived = (
-                replace(task, call=call) for task, call in zip((copy_in, gather, arrived), calls, strict=True)
-            )
+        issued = turn if is_backward else 0
+        for group in groups:
+            copy_in, gather, arrived = self._gathering(group, is_backward)
             self._before[issued] += [copy_in, gather]  # behind what the module before it waits for
-            self._before[first].append(arrived)
+            self._before[self._first(group, is_backward)].append(arrived)
+            issued = max(turn if is_backward else 0, self._first(group, is_backward))
+
+    def _gathering(self, group: WeightGroup, is_backward: bool) -> tuple[Task, ...]:
+        """Return the tasks that copy a group's shards, gather them and let the device wait for them."""
+        phase = Phase.BACKWARD if is_backward else Phase.FORWARD
+        layer = self._graph.tasks[self._first(group, is_backward)].layer
+        suffix = " in the backward pass" if is_backward and group.forward else ""
+        gathered_bytes = self._gathered_bytes(group.weights)
+        sent_bytes = ceil(gathered_bytes / self._sharding.ranks)
+        sent = self._add(f"{group.name}:shards{suffix}", sent_bytes, Role.GATHERED, layer, _SENT)
+        shards = tuple(block.index for block in group.weights)
+        gathered = [self._whole(block, layer, suffix, is_backward) for block in group.weights]
+        self._renamed[is_backward] |= dict(zip(shards, gathered, strict=True))
+        copy_in = self._copy(f"{group.name}:copy in{suffix}", phase, layer, shards, (sent,))
+        output = tuple(gathered)
+        if self._sharding.copies_out:
+            name = f"{group.name}:all-gather{suffix}"
+            output = (self._add(name, gathered_bytes, Role.GATHERED, layer, _SENT),)
+        collective = Collective(CollectiveKind.ALL_GATHER, gathered_bytes, self._sharding.axis)
+        gather = self._collective(group, phase, layer, (sent,), output, collective, suffix)
+        # what was sent is given back once it has arrived, where the device waits for it anyway
+        arrived = self._copy(f"{group.name}:arrival{suffix}", phase, layer, (), ())
+        if self._sharding.copies_out:
+            arrived = self._copy(f"{group.name}:copy out{suffix}", phase, layer, output, gathered)
+        held = output if self._sharding.copies_out else ()
+        arrived = replace(arrived, reads=(sent, *output), releases=(sent, *held))
+        calls = self._gathering_calls(group, sent, output[0], gathered)
+        tasks = zip((copy_in, gather, arrived), calls, strict=True)
+        return tuple(replace(task, call=call) for task, call in tasks)
+
+    def _whole(self, block: Block, layer: int, suffix: str, is_backward: bool) -> int:
+        """Add the block of a gathered weight."""
+        return self._add(
+            f"{block.name}:gathered{suffix}",
+            self._gathered_bytes([block]),
+            Role.GATHERED,
+            layer,
+            repeats=self._renamed[False].get(block.index) if is_backward else None,
+            pool="" if self._sharding.copies_out else _GATHERED,
+        )
 
     def _gathered_bytes(self, weights: Sequence[Block]) -> int:
         """Return the bytes of weights that are gathered: of all ranks' shards, padded where they have buffers."""
@@ -424,15 +422,3 @@ class _Sharded:
 
     def _kept_dtype(self, computed: torch.dtype) -> torch.dtype:
         return self._sharding.kept_dtype or computed
-
-
-def _weight_dtypes(graph: TaskGraph) -> dict[int, torch.dtype]:
-    """Return the format in which tasks read each weight."""
-    unknown = {block.index for block in graph.blocks if block.role is Role.WEIGHT}
-    dtypes: dict[int, torch.dtype] = {}
-    for task in graph.tasks:
-        if task.call and not unknown.isdisjoint(task.reads):
-            values = values_in((task.call.args, task.call.kwargs))
-            dtypes |= {value.block: value.dtype for value in values if value.block in unknown}
-            unknown -= dtypes.keys()
-    return dtypes

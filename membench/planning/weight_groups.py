@@ -3,7 +3,10 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from membench.core.task_graph import AFTER_THE_LOSS, Block, Task, TaskGraph
+import torch
+
+from membench.core.call import values_in
+from membench.core.task_graph import AFTER_THE_LOSS, Block, Role, Task, TaskGraph
 
 
 class WeightGroup:
@@ -59,3 +62,15 @@ def common_name(names: Sequence[str]) -> str:
             break
         common.append(level[0])
     return ".".join(common)
+
+
+def weight_dtypes(graph: TaskGraph) -> dict[int, torch.dtype]:
+    """Return the format in which tasks read each weight."""
+    unknown = {block.index for block in graph.blocks if block.role is Role.WEIGHT}
+    dtypes: dict[int, torch.dtype] = {}
+    for task in graph.tasks:
+        if task.call and not unknown.isdisjoint(task.reads):
+            values = values_in((task.call.args, task.call.kwargs))
+            dtypes |= {value.block: value.dtype for value in values if value.block in unknown}
+            unknown -= dtypes.keys()
+    return dtypes

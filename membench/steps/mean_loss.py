@@ -33,11 +33,6 @@ def check_mean_over_samples(workload: Workload, first: int, second: int) -> None
         UnsupportedModel: they differ by more than rounding: a sum, a mean over targets of which some do not count, or a
             loss that compares the samples with each other.
     """
-    device, precision = workload.device, workload.precision
-    cast_to = precision.autocast_dtype if precision else None
-    autocast: AbstractContextManager[object] = (
-        torch.autocast(device.type, dtype=cast_to) if cast_to else nullcontext()
-    )
     spans = ((0, first), (first, first + second))
     whole = (0, first + second)
 
@@ -49,7 +44,7 @@ def check_mean_over_samples(workload: Workload, first: int, second: int) -> None
         made: Tensor = call_with(workload.loss, workload.samples(workload.targets, *span), output)
         return made
 
-    with preserve_state(workload.module, device), torch.no_grad(), autocast:
+    with preserve_state(workload.module, workload.device), torch.no_grad(), _autocast(workload):
         outputs = [output_of(span) for span in spans]
         together = _joined(outputs, (first, second))
         if together is not None:
@@ -98,3 +93,8 @@ def _joined(outputs: list[Any], sizes: tuple[int, int]) -> Any:
         if not all(isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == size for leaf in leaves):
             return None
     return structure.unflatten(list(map(torch.cat, zip(ours, theirs, strict=True))))
+
+
+def _autocast(workload: Workload) -> AbstractContextManager[object]:
+    cast_to = workload.precision.autocast_dtype if workload.precision else None
+    return torch.autocast(workload.device.type, dtype=cast_to) if cast_to else nullcontext()

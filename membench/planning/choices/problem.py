@@ -102,10 +102,7 @@ class Problem:
         self.prefetch_s = tuple(cost.prefetch_time_s(block.size_bytes) for block in graph.blocks)
         self.copy_delay_s = tuple(cost.copy_delay_s(block.size_bytes) for block in graph.blocks)
         self.visitors = {block for task in self.host_s for block in graph.tasks[task].writes}
-        self._writers: dict[int, list[int]] = defaultdict(list)
-        for task in graph.tasks:
-            for block in () if task.phase is Phase.UPDATE else task.writes:
-                self._writers[block].append(task.index)
+        self._writers = _writers(graph)
         updates = [task for task in graph.tasks if task.phase is Phase.UPDATE]
         # by block, the first task of the update that writes it
         self._updated = {block: task.index for task in reversed(updates) for block in task.writes}
@@ -250,3 +247,12 @@ class Problem:
         of_family = all(last_write[block] < self.turn for block in family)
         writes = (write for block in others for write in self._writers.get(block, ()))
         return of_family and not any(index < write <= self._end_of_backward for write in writes)
+
+
+def _writers(graph: TaskGraph) -> dict[int, list[int]]:
+    """Return the tasks before the update that write each block."""
+    found = defaultdict[int, list[int]](list)
+    for task in graph.tasks:
+        for block in () if task.phase is Phase.UPDATE else task.writes:
+            found[block].append(task.index)
+    return found

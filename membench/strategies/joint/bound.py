@@ -22,7 +22,7 @@ again in the windows around their gap.
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import compress, pairwise
 
@@ -33,6 +33,7 @@ from membench.strategies.joint.gaps import Saved, Saving, Span, find_gaps
 from membench.strategies.joint.homes import Residence
 from membench.strategies.joint.inequalities import INFEASIBLE, OPTIMAL, Inequalities, minimize
 from membench.strategies.joint.moments import Moments, held_by_tasks, segments_of
+from membench.strategies.joint.relaxation import Relaxation
 from membench.strategies.joint.windows import find_exchanges, windows
 
 UNITS_OF_TIME, UNITS_OF_BYTES = 1e4, 1e3
@@ -43,24 +44,6 @@ HOST_ROWS = 8
 
 MOMENTS = 750
 """Number of moments: more of them raise the bound of a deep network by less than 0.1 %."""
-
-
-@dataclass(frozen=True)
-class Relaxation:
-    """The solution of the linear program.
-
-    Attributes:
-        step_s: the lower bound.
-        offloaded: the fraction of each unit that is copied, `recomputed` that is recomputed, by unit.
-        saved: the fraction of each saving that is taken.
-        moved: the fraction of each residence's update that the host runs.
-    """
-
-    step_s: float
-    offloaded: dict[int, float]
-    recomputed: dict[int, float]
-    saved: dict[Saving, float] = field(default_factory=dict)
-    moved: dict[Residence, float] = field(default_factory=dict)
 
 
 def relax(
@@ -124,6 +107,14 @@ class _Program:
         for saving in savings:
             self._savings[saving.group].append(saving)
         self._prepare()
+        self._add_rows([held[task] for task in self._moments])
+
+    def _add_rows(self, held: Sequence[float]) -> None:
+        """Add all inequalities.
+
+        Args:
+            held: at each moment, if blocks stay in their gaps.
+        """
         self._groups = self._equal_units()
         self._shared = [self._add_unit(spans, units) for spans, units in self._groups]
         self._add_other_savings()
@@ -131,8 +122,8 @@ class _Program:
         for window in windows(self._exchanges, self._in.at):
             self._add_window(*window)
         self._add_queues()
-        self._add_memory([held[task] for task in self._moments])
-        self._add_segments([held[task] for task in self._moments])
+        self._add_memory(held)
+        self._add_segments(held)
         self._add_seconds()
 
     def _prepare(self) -> None:

@@ -12,9 +12,10 @@ from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import NO_LIMIT, Evaluator, Plan
 from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
 from membench.planning.liveness import live_bytes
-from membench.strategies.joint.bound import MOMENTS, Relaxation, relax
+from membench.strategies.joint.bound import MOMENTS, relax
 from membench.strategies.joint.homes import Residence
 from membench.strategies.joint.others import Others
+from membench.strategies.joint.relaxation import Relaxation
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
 from membench.strategies.joint.variants import Variant, Variants, held_bytes
 from membench.strategies.joint.windows import least_with_collectives_s

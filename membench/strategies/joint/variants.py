@@ -18,8 +18,8 @@ from membench.core.task_graph import RESULT_ROLES, Kind, Phase, Task, TaskGraph
 from membench.planning.choices.problem import Problem, large_bytes
 from membench.planning.narrow import index_maps, narrow_indices
 from membench.planning.rewrite import join_convolution_backward, mask_relu, maskable_relus
-from membench.strategies.joint.bound import Relaxation
 from membench.strategies.joint.gaps import Saving
+from membench.strategies.joint.relaxation import Relaxation
 
 THRESHOLDS = (0.5, 0.01)
 """A saving is taken where the linear program takes more than this fraction of it."""
