@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from membench.core.errors import MembenchError
-from membench.core.torch_internals import clear_cublas_workspaces
+from membench.core.torch_devices import clear_cublas_workspaces
 from membench.core.units import MIB
 
 ALLOCATOR_ENVIRONMENT = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}

@@ -20,7 +20,7 @@ from membench.core.call import Value
 from membench.core.codec import ActivationCodec
 from membench.core.schedule import Compute, Free, Load, Schedule, Store
 from membench.core.task_graph import Block, Task, TaskGraph
-from membench.core.torch_internals import MemoryRecorder
+from membench.core.torch_devices import MemoryRecorder
 from membench.planning.host_places import HostPlaces, host_places
 
 POISON = 0xFF

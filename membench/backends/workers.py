@@ -20,7 +20,7 @@ from threading import Event, Thread
 
 import torch
 
-from membench.core.torch_internals import MemoryRecorder
+from membench.core.torch_devices import MemoryRecorder
 
 
 class Job:

@@ -9,14 +9,8 @@ from membench.capture.lstm import LAYER, LAYER_BACKWARD, lstm_operations
 from membench.capture.triton_launches import unread_arguments
 from membench.core.convolution import Convolution
 from membench.core.task_graph import GradientOf, Kind
-from membench.core.torch_internals import (
-    OpOverload,
-    convolution_kernel,
-    flop_registry,
-    is_of_torch,
-    no_dispatch,
-    operator_schema,
-)
+from membench.core.torch_devices import convolution_kernel
+from membench.core.torch_internals import OpOverload, flop_registry, is_of_torch, no_dispatch, operator_schema
 
 GROUPED_PRODUCT = "_grouped_mm"
 """One product of matrices for each group of rows, by offsets that are data: the layers of a mixture of experts."""

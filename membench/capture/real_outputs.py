@@ -7,7 +7,8 @@ from torch import Tensor
 
 from membench.capture.aten import operator_name
 from membench.capture.lstm import with_lstm_workspace
-from membench.core.torch_internals import OpOverload, cudnn_batch_norm_reserve_bytes, suggest_memory_format
+from membench.core.torch_devices import cudnn_batch_norm_reserve_bytes
+from membench.core.torch_internals import OpOverload, suggest_memory_format
 
 _LOSSES = {"mse_loss": 2, "smooth_l1_loss": 2, "soft_margin_loss": 2, "binary_cross_entropy": 3}
 """Losses whose result shares the memory of the elements that they reduce; position of the `reduction` argument."""

@@ -205,7 +205,8 @@ class UpdateRecorder(TorchDispatchMode):
         known = len(self._sizes_bytes)
         given, written = tensors_of((args, kwargs)), tensors_of(aten.overwritten(func, args, kwargs))
         read_bytes = self._extents_bytes(given)
-        made = [each for each in tensors_of(output) if (self.block_of(each) or -1) >= known]
+        blocks = ((each, self.block_of(each)) for each in tensors_of(output))
+        made = [each for each, block in blocks if block is not None and block >= known]
         if self._start is None or not (written or made):  # a view
             return
         written_bytes = self._extents_bytes([*written, *made])

@@ -1,6 +1,6 @@
 """Everything of torch's private API that membench relies on, in one place.
 
-No other module but `torch_contexts` and `torch_inductor` names a private attribute of torch. Objects are re-exported as they are, so that a hot loop
+No other module but `torch_contexts`, `torch_devices` and `torch_inductor` names a private attribute of torch. Objects are re-exported as they are, so that a hot loop
 pays for no wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails where a release of torch changes one.
 
 - ``FakeTensor(mode, meta, device)``: a tensor on the meta device that claims to be on another, and the `FakeTensorMode`
@@ -14,8 +14,7 @@ pays for no wrapper. `tests/core/test_torch_internals.py` checks each of them: i
   ``flop_registry``: formulas of operations by overload packet.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, partial
 from operator import attrgetter, methodcaller
 from traceback import walk_stack
@@ -25,7 +24,6 @@ import torch
 from torch import Tensor, nn
 from torch._C import DispatchKey
 from torch._C._distributed_c10d import _resolve_process_group
-from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import flex_attention_fake_impl
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -37,7 +35,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.cuda import _POOL_HANDLE
 from torch.distributed.distributed_c10d import GroupName
 from torch.nn.modules import module as _modules
 from torch.utils._mode_utils import no_dispatch
@@ -71,20 +68,16 @@ __all__ = [
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
-    "GraphPool",
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "all_to_all",
-    "clear_cublas_workspaces",
     "compiled_depth",
     "composed_kernel",
     "conjugate_view",
-    "convolution_kernel",
     "copy_to",
-    "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
     "flex_attention_shapes",
     "flop_registry",
@@ -97,9 +90,7 @@ __all__ = [
     "is_compiled_by_inductor",
     "is_composite",
     "is_of_torch",
-    "is_profiled",
     "is_wrapper_subclass",
-    "keep_gpu_busy",
     "key_path",
     "masked_softmax",
     "memory_efficient_attention",
@@ -136,9 +127,6 @@ __all__ = [
     "wait_for_collective",
     "wrapped_again",
 ]  # fmt: skip
-
-GraphPool = _POOL_HANDLE
-"""Type of the name of a memory pool, as `torch.cuda.graph_pool_handle` returns it."""
 
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Name of the logger that prints the traceback of a shape function's error."""
@@ -348,72 +336,6 @@ torch_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 
 key_path: Callable[[Any], str] = keystr
 """Return a leaf's path in the notation of Python, ``[0]['mask']``."""
-
-keep_gpu_busy: Callable[[int], None] = torch.cuda._sleep
-"""Issue a kernel to the current stream that spins for that many cycles of the GPU's clock."""
-
-
-_ALLOCATIONS_ONLY = ProfilerConfig(
-    ProfilerState.CPU,
-    report_input_shapes=False,
-    profile_memory=True,
-    with_stack=False,
-    with_flops=False,
-    with_modules=False,
-    experimental_config=_ExperimentalConfig(),
-)
-
-
-def convolution_kernel(
-    images: Tensor, weight: Tensor, *geometry: Any, bias_sizes: list[int] | None = None
-) -> str:
-    """Return the name of the kernel with which torch computes a convolution, ``"Slow2d"``.
-
-    Args:
-        geometry: stride, padding, dilation, transposed, output padding and groups, as ``aten.convolution`` takes them.
-    """
-    return torch._C._select_conv_backend(images, weight, None, *geometry, bias_sizes).name
-
-
-def cudnn_batch_norm_reserve_bytes(images: Tensor) -> int:
-    """Return the bytes that cuDNN's batch norm reserves in training for its backward; needs a GPU."""
-    return int(torch._C._get_cudnn_batch_norm_reserve_space_size(images, True))  # type: ignore[attr-defined]
-
-
-def clear_cublas_workspaces() -> None:
-    """Give back the workspaces that cuBLAS keeps for each stream."""
-    torch._C._cuda_clearCublasWorkspaces()
-
-
-is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
-"""Return whether a profiler runs in this thread."""
-
-
-class MemoryRecorder:
-    """Allocations of several threads on one clock, by torch's CPU allocator.
-
-    What was allocated before, or by a thread that is not recorded, is left out. By autograd's first profiler:
-    `torch.profiler` starts libkineto, which prints to the terminal and ends a profile that runs in the process already.
-    """
-
-    def __init__(self) -> None:
-        self._of_threads: list[Any] = []  # lists of raw events
-
-    @contextmanager
-    def record(self) -> Iterator[None]:
-        """Record this thread in a block; no profiler may run in it."""
-        torch._C._autograd._enable_profiler_legacy(_ALLOCATIONS_ONLY)
-        try:
-            yield
-        finally:
-            self._of_threads += torch._C._autograd._disable_profiler_legacy()
-
-    def changes_bytes(self) -> list[int]:
-        """Return bytes allocated or, negative, freed, in the order of time."""
-        events = [event for thread in self._of_threads for event in thread]
-        changes = [event for event in events if event.kind() == "memory_alloc"]
-        changes.sort(key=events[0].cpu_elapsed_us)
-        return [event.cpu_memory_usage() for event in changes]
 
 
 def register_container(

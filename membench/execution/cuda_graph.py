@@ -11,7 +11,7 @@ from membench.backends.accelerator_memory import drop_library_workspaces
 from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import Encode
 from membench.core.task_graph import ARGUMENT_ROLES, Role, TaskGraph
-from membench.core.torch_internals import GraphPool
+from membench.core.torch_devices import GraphPool
 from membench.execution.executor import Program
 
 

@@ -12,7 +12,7 @@ import torch
 
 from membench.backends.tensor_backend import TensorBackend
 from membench.core.garbage import without_collection
-from membench.core.torch_internals import MemoryRecorder, is_profiled, keep_gpu_busy
+from membench.core.torch_devices import MemoryRecorder, is_profiled, keep_gpu_busy
 
 Result = TypeVar("Result")
 

@@ -20,7 +20,8 @@ from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.stored import gradient_of, single_stored
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
-from membench.core.torch_internals import GraphPool, tree_map_only
+from membench.core.torch_devices import GraphPool
+from membench.core.torch_internals import tree_map_only
 from membench.core.workload import Workload
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program

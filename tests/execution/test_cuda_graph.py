@@ -12,7 +12,7 @@ from membench.backends.accelerator import AcceleratorBackend
 from membench.capture.capture import capture
 from membench.core.errors import UnsupportedStrategy
 from membench.core.task_graph import Role
-from membench.core.torch_internals import GraphPool
+from membench.core.torch_devices import GraphPool
 from membench.core.workload import Workload
 from membench.execution import cuda_graph
 from membench.execution.executor import Program

@@ -1,0 +1,49 @@
+"""Parts of torch's private API for kernels and allocations are there, and do what membench takes them to do."""
+
+import threading
+
+import torch
+from torch import Tensor
+
+from membench.core import torch_devices as devices
+
+
+def test_the_kernel_of_a_grouped_convolution_on_the_cpu_has_a_name() -> None:
+    images, weight = torch.ones(1, 2, 5, 5, dtype=torch.float64), torch.ones(2, 1, 3, 3, dtype=torch.float64)
+    name = devices.convolution_kernel(images, weight, [1, 1], [0, 0], [1, 1], False, [0, 0], 2)
+    assert name == "Slow2d"
+
+
+def test_a_recorded_thread_is_profiled() -> None:
+    recorder = devices.MemoryRecorder()
+    assert not devices.is_profiled()
+    with recorder.record():
+        assert devices.is_profiled()
+        kept = torch.empty(3000, dtype=torch.uint8)
+        torch.empty(1000, dtype=torch.uint8)
+    del kept
+    assert recorder.changes_bytes() == [3000, 1000, -1000]
+    assert not devices.is_profiled()
+
+
+def test_a_recorder_has_the_allocations_of_several_threads_in_the_order_of_time() -> None:
+    recorder = devices.MemoryRecorder()
+    of_thread: list[Tensor] = []
+
+    def work() -> None:
+        with recorder.record():
+            of_thread.append(torch.empty(1000, dtype=torch.uint8))
+
+    with recorder.record():
+        first = torch.empty(10, dtype=torch.uint8)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        del first
+        of_thread.clear()
+    assert recorder.changes_bytes() == [10, 1000, -10, -1000]
+
+
+def test_cuda_s_functions_are_there_without_a_gpu() -> None:
+    assert callable(torch.cuda._sleep) and callable(torch._C._cuda_clearCublasWorkspaces)
+    assert devices.GraphPool((0, 1)) == (0, 1)
