@@ -28,8 +28,9 @@ test-slow: $(STAMP)  ## run the slow tests too
 	$(TEST) -m 'not emulated and not cuda and not slurm'
 
 test-accelerator: $(STAMP)  ## run the contract on an emulated GPU, whose streams are threads; needs a C++ compiler
-	@command -v c++ >/dev/null || { echo 'test-accelerator needs a C++ compiler; install one, such as g++'; exit 1; }
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MEMBENCH_TEST_DEVICE=emulated $(TEST) -m '(accelerator or emulated) and not slow' tests
+	@if command -v c++ >/dev/null; then \
+		PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MEMBENCH_TEST_DEVICE=emulated $(TEST) -m '(accelerator or emulated) and not slow' tests; \
+	else echo 'test-accelerator is skipped: it needs a C++ compiler, such as g++'; test -z "$$CI"; fi
 
 test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
 	$(RUN) -m membench.backends.self_test
