@@ -8,11 +8,15 @@ from membench.core.pipeline import PIPELINED
 from membench.core.sharding import REPLICATED, SHARDED
 from membench.models.checkpointing import Checkpointing
 from membench.steps.context_parallel import AXIS as CONTEXT
+from membench.steps.expert_parallel import AXIS as EXPERTS
 from membench.steps.ranks import AXES as NAMED
 from membench.steps.tensor_parallel import AXIS as TENSOR
 
-AXES = tuple(axis for axis in NAMED if axis != CONTEXT)
-"""Over which GPUs are divided, the outermost first; sequences are divided in predictions alone."""
+PREDICTED = {CONTEXT: "sequences", EXPERTS: "experts"}
+"""What is divided in predictions alone, by axis."""
+
+AXES = tuple(axis for axis in NAMED if axis not in PREDICTED)
+"""Over which GPUs are divided, the outermost first."""
 
 ROUNDS = 4
 """Of micro-batches through all stages of a pipeline, in a step whose batch is not given: a fifth of the time at most is its bubble."""

@@ -5,13 +5,12 @@ from functools import cache
 
 import torch
 
-from membench.advice.combinations import AXES, Axes, Combination, factorisations, micro_batches
+from membench.advice.combinations import AXES, PREDICTED, Axes, Combination, factorisations, micro_batches
 from membench.advice.rank_options import RankOptions
 from membench.core.errors import MembenchError
 from membench.core.pipeline import PIPELINED
 from membench.core.workload import Workload
 from membench.models.checkpointing import Checkpointing
-from membench.steps.context_parallel import AXIS as CONTEXT
 from membench.steps.ranks import Ranks, ranks_of
 from membench.steps.tensor_parallel import AXIS as TENSOR
 from membench.steps.tensor_parallel import plan_of
@@ -72,10 +71,11 @@ class Meshes:
         return self._ranks(combination.axes, reshard, combination.accumulate)
 
     def _given(self, parallel: Mapping[str, int]) -> Axes:
-        if parallel.get(CONTEXT, 1) > 1:
-            raise MembenchError(
-                f"advice does not divide sequences; leave {CONTEXT} out of parallel, or predict the step with membench predict"
-            )
+        for axis, divided in PREDICTED.items():
+            if parallel.get(axis, 1) > 1:
+                raise MembenchError(
+                    f"advice does not divide {divided}; leave {axis} out of parallel, or predict the step with membench predict"
+                )
         axes = tuple(
             (axis, parallel[axis]) for axis in (*AXES, *(set(parallel) - set(AXES))) if axis in parallel
         )

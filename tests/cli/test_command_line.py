@@ -191,7 +191,7 @@ def test_an_error_is_explained_without_its_cause() -> None:
         (["model.name='a\tb'"], "model.name is a name of printable characters, not 'a.tb'"),
         (["model.name=[a]"], "model.name is a name of printable characters, not"),
         (["device.name=''"], "device.name is a name of printable characters, not ''"),
-        (["backend.name=../../x"], "backend.name is one of cpu, cuda, simulated, not '../../x'"),
+        (["backend.name=../../x"], "backend.name is one of cpu, cuda, simulated, xpu, not '../../x'"),
         (["model=../x"], "'x' is not known"),
         (["strategy=$(touch x)"], "'strategy=.* is not a choice"),
         (["budget=${nothing}"], "Interpolation key 'nothing' not found$"),
