@@ -46,6 +46,7 @@ from membench.steps.fused_graphs import compiled_parts
 from membench.steps.plan import Runs, plan_step
 from membench.steps.prediction import Prediction, predicted
 from membench.steps.simulated_step import SimulatedStep, simulated_step
+from membench.steps.tensor_parallel import Plan
 from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.this_device import THIS, this_device
@@ -96,11 +97,13 @@ def advise(
     device: str | DeviceProfile | None = None,
     precision: str | None = None,
     optimizer: OptimizerLike = None,
+    machine: str | Machine | None = None,
     batch_size: int | None = None,
     parallel: Mapping[str, int] | None = None,
     checkpointing: Sequence[str] | None = None,
     wrapped: Sequence[str] | None = None,
     reduce_dtype: torch.dtype | None = None,
+    tensor_parallel: Plan | None = None,
     kernels: str | None = None,
     processes: int | None = None,
     progress: bool = False,

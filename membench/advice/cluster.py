@@ -14,8 +14,9 @@ from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.fully_sharded import check_whole
+from membench.core.machine import Machine
 from membench.models.checkpointing import Checkpointing
-from membench.steps.arguments import OptimizerLike, as_cluster, as_device, as_update, workload_of
+from membench.steps.arguments import OptimizerLike, as_cluster, as_device, as_machine, as_update, workload_of
 
 
 def advise_cluster(
@@ -28,6 +29,7 @@ def advise_cluster(
     device: str | DeviceProfile | None = None,
     precision: str | None = None,
     optimizer: OptimizerLike = None,
+    machine: str | Machine | None = None,
     checkpointing: Sequence[str] | None = None,
     processes: int | None = None,
     progress: bool = False,
@@ -39,9 +41,8 @@ def advise_cluster(
         module, loss, batch: see `membench.compile`; the samples of the batch are examples, whose number does not matter.
         cluster, nodes: of several GPUs: a name (``"dgx_h100"``) or a description, and how many hosts it has.
         device: None: the cluster's.
-        precision, optimizer: see `membench.predict`.
+        precision, optimizer, machine: see `membench.predict`; processes, progress: see `membench.advise`.
         checkpointing: kinds of `Checkpointing` that are tried, ``["none", "full"]``; None: all.
-        processes, progress: see `membench.advise`.
         ranks: ``batch_size``, ``parallel``, ``wrapped``, ``reduce_dtype``, ``tensor_parallel`` and ``kernels``; see `RankOptions`.
 
     Raises:
@@ -53,8 +54,8 @@ def advise_cluster(
         raise MembenchError(f"device={device!r}: the cluster's GPUs are {found.device}; leave device out")
     kinds = tuple(choice(Checkpointing, "checkpointing", each) for each in checkpointing or Checkpointing)
     profile, name = as_device(device or found.device or None), cluster if isinstance(cluster, str) else ""
-    options = RankOptions(found, profile, name, checkpointing=kinds, **ranks)
+    options = RankOptions(found, profile, name, checkpointing=kinds, machine=as_machine(machine), **ranks)
     check_whole(module)
-    workload = workload_of(module, loss, batch, precision=precision)
-    search = ClusterSearch(workload, options, as_update(optimizer))
+    work = workload_of(module, loss, batch, precision=precision)
+    search = ClusterSearch(work, options, as_update(optimizer))
     return search.advice(processes=processes, progress=progress)

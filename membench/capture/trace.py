@@ -312,7 +312,7 @@ def _rounded_products(precision: Precision | None, gpu: VirtualGpu | None) -> fr
 
 
 def _device_type(workload: Workload, device: torch.device | None) -> str:
-    """Return the type of the device that the step is traced on; see `_fake`."""
+    """Return the type of the device that the step is traced on; see `Fakes`."""
     if device is None:
         device = next((tensor.device for tensor in tensors_in(workload.inputs)), _CPU)
     return "cpu" if device.type == "meta" else device.type

@@ -167,12 +167,12 @@ class _Sharded:
     def _gather(self, groups: Sequence[WeightGroup], *, is_backward: bool) -> None:
         """Gather groups in the order of their uses, each while the one before it runs."""
         turn = next((t.index for t in self._graph.tasks if t.phase is Phase.BACKWARD), 0)
-        issued = turn if is_backward else 0
+        issued = begins = turn if is_backward else 0
         for group in groups:
             copy_in, gather, arrived = self._gathering(group, is_backward)
             self._before[issued] += [copy_in, gather]  # behind what the module before it waits for
             self._before[self._first(group, is_backward)].append(arrived)
-            issued = max(turn if is_backward else 0, self._first(group, is_backward))
+            issued = max(begins, self._first(group, is_backward))
 
     def _gathering(self, group: WeightGroup, is_backward: bool) -> tuple[Task, ...]:
         """Return the tasks that copy a group's shards, gather them and let the device wait for them."""

@@ -11,9 +11,7 @@ from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.machine import Machine
-from membench.steps.arguments import (
-    OptimizerLike,
-)
+from membench.steps.arguments import OptimizerLike
 from membench.steps.kept_steps import Shapes
 from membench.steps.tensor_parallel import is_divided
 

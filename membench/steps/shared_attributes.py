@@ -24,7 +24,7 @@ class Calls(Protocol):
         """Return the same for a copy of the module."""
 
 
-class Forward:
+class _Forward:
     """The attribute ``forward`` of wrapped modules, which a program may replace (accelerate puts autocast around it).
 
     It takes precedence over the dict of attributes, which is that of the module that was wrapped as well: a replaced forward
@@ -69,7 +69,7 @@ def sharing_attributes(module: Module, calls: Calls) -> Module:
         calls: run its calls; the object has them as its attribute ``wrapped_calls``.
     """
     kind = type(module)
-    forward = Forward(kind.forward)
+    forward = _Forward(kind.forward)
 
     def deep_copy(wrapped: nn.Module, memo: dict[int, Any]) -> nn.Module:
         copied = copy.deepcopy(module, memo)

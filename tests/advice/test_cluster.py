@@ -317,6 +317,7 @@ def test_where_nothing_fits_the_nearest_is_named() -> None:
         ({"parallel": {"xp": 8}}, "there is no axis xp"),
         ({"parallel": {"fsdp": 4, "cp": 2}}, "leave cp out of parallel"),
         ({"parallel": {"fsdp": 4, "ep": 2}}, "leave ep out of parallel"),
+        ({"machine": "laptop"}, "there is no machine 'laptop'"),
         ({"device": "a100_80gb"}, "the cluster's GPUs are h100"),
         ({"checkpointing": ["some"]}, "checkpointing is one of none, selective, every_second, full"),
         ({"batch_size": 0}, "batch_size is a positive whole number"),
