@@ -12,7 +12,7 @@ import membench
 from membench.core import configuration
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.precision import Precision
-from membench.core.task_graph import TaskGraph
+from membench.core.task_graph import Kind, TaskGraph
 from membench.core.workload import Workload
 from membench.models.llama import Llama, TokenLoss
 from membench.steps.predict import Predictor
@@ -53,6 +53,15 @@ def test_attention_is_a_ring_over_the_parts_of_a_sequence() -> None:
     axes = [task.collective.axis for task in graph.tasks if task.collective]
     assert axes.count("cp") >= 3 * LAYERS
     assert set(axes) == {"cp", "fsdp+cp"}
+
+
+def attention_operations(parallel: Mapping[str, int]) -> int:
+    tasks = graph_of(parallel).tasks
+    return sum(task.operations for task in tasks if task.kind is Kind.ATTENTION)
+
+
+def test_the_ranks_of_a_ring_compute_together_what_causal_attention_does() -> None:
+    assert 2 * attention_operations({"fsdp": 2, "cp": 2}) == attention_operations({"fsdp": 4})
 
 
 def test_weights_are_in_shards_over_both_axes() -> None:
