@@ -18,10 +18,10 @@ import torch
 from membench.capture.capture import Captures
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
-from membench.sweep.measured import CPU_ENVIRONMENT
-from membench.sweep.model import Model
+from membench.sweep.cells.measured import CPU_ENVIRONMENT
+from membench.sweep.cells.model import Model
 
 NETWORKS = {"resnet18": 4, "resnet50": 2, "vgg16": 1, "mobilenet_v2": 4, "vit_b_16": 1, "gpt2": 1}
 """Batch sizes."""

@@ -17,7 +17,7 @@ from membench.core.workload import Workload
 from membench.models.resnet import imagenet_resnet
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
 
 STRATEGIES = ("eager", "layrub_hybrid", "vdnn_all")

@@ -39,13 +39,13 @@ from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.models.checkpointing import Checkpointing, with_checkpointing
-from membench.planning.update import updated_workload
-from membench.steps.division import Division
-from membench.steps.fused_graphs import step_graphs
+from membench.planning.rewrites.update import updated_workload
+from membench.steps.parallel.division import Division
+from membench.steps.parallel.ranks import Ranks
+from membench.steps.parallel.tensor_parallel import AXIS, Plan
 from membench.steps.predict import predict_graphs, predict_pipeline, rank_cost
-from membench.steps.prediction import Prediction
-from membench.steps.ranks import Ranks
-from membench.steps.tensor_parallel import AXIS, Plan
+from membench.steps.predicted.fused_graphs import step_graphs
+from membench.steps.predicted.prediction import Prediction
 from membench.strategies.pytorch import PyTorch
 
 Run = Callable[..., Any]

@@ -53,9 +53,9 @@ from membench.core.units import format_bytes, format_seconds
 from membench.papers.cells import cell_configuration, hydra_composition
 
 if TYPE_CHECKING:
-    from membench.steps.prediction import Prediction
-    from membench.steps.ranks import Ranks
-    from membench.sweep.cell import Cell
+    from membench.steps.parallel.ranks import Ranks
+    from membench.steps.predicted.prediction import Prediction
+    from membench.sweep.cells.cell import Cell
 
 _DEFAULTS = {"strategy": "pytorch", "framework": "pytorch"}
 
@@ -127,10 +127,10 @@ def read_parallel(text: str) -> dict[str, int]:
 def run(settings: Settings) -> int:
     """Print the prediction and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
-    from membench.steps.fused_graphs import compiled_parts
+    from membench.steps.parallel.ranks import ranks_of
     from membench.steps.predict import Predictor
-    from membench.steps.ranks import ranks_of
-    from membench.sweep.cell import Cell
+    from membench.steps.predicted.fused_graphs import compiled_parts
+    from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(settings.configuration)
     workload, strategy = cell.workload(cell.batch_size), cell.method.strategy()

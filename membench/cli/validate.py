@@ -22,7 +22,7 @@ from membench.core.checks import choice
 from membench.core.configuration import IS_INSTALLED, ROOT
 from membench.core.errors import MembenchError
 from membench.core.files import shown
-from membench.sweep.records import Rerun
+from membench.sweep.results.records import Rerun
 
 if TYPE_CHECKING:
     from membench.validation.errors import Summary

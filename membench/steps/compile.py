@@ -28,8 +28,8 @@ from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
-from membench.planning.exchange import Exchange, exchange_in_last_run, update_before
-from membench.planning.update import updated_workload
+from membench.planning.parallel.exchange import Exchange, exchange_in_last_run, update_before
+from membench.planning.rewrites.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import (
@@ -41,19 +41,19 @@ from membench.steps.arguments import (
     as_update,
     workload_of,
 )
-from membench.steps.as_run import graph_as_run
 from membench.steps.compile_checks import check_divided, check_host, check_placement, check_together
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.fused_graphs import compiled_parts, step_graphs
-from membench.steps.kept_steps import Shapes
-from membench.steps.micro_batched_step import MicroBatchedStep
-from membench.steps.pipelined_step import Pipelined, build_pipelined_step
-from membench.steps.placement import place_workload
+from membench.steps.parallel.pipelined_step import Pipelined, build_pipelined_step
+from membench.steps.parallel.real_ranks import RealRanks, check_options, real_ranks
 from membench.steps.plan import Runs, plan_step, plan_to_fit
-from membench.steps.real_ranks import RealRanks, check_options, real_ranks
-from membench.steps.shaped_step import ShapedStep
-from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
-from membench.steps.update import real_update
+from membench.steps.predicted.as_run import graph_as_run
+from membench.steps.predicted.fused_graphs import compiled_parts, step_graphs
+from membench.steps.predicted.simulated_step import SimulatedStep, check_capacity, simulated_step
+from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.real.kept_steps import Shapes
+from membench.steps.real.micro_batched_step import MicroBatchedStep
+from membench.steps.real.placement import place_workload
+from membench.steps.real.shaped_step import ShapedStep
+from membench.steps.real.update import real_update
 from membench.strategies.base import Strategy
 
 
@@ -125,7 +125,7 @@ def compile(  # noqa: A001 (the field's term)
         channels_last: weights and inputs with four dimensions have that memory format; of a real step, the module's too.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
         shapes: ``"fixed"`` refuses batches that are not like the example; ``"any"`` captures and plans each new kind of a real
-            step's batch when it first gets one, and keeps up to `membench.steps.kept_steps.MOST_KEPT` of them, each with its
+            step's batch when it first gets one, and keeps up to `membench.steps.real.kept_steps.MOST_KEPT` of them, each with its
             first batch.
         kernels: ``"eager"`` runs PyTorch's operators, bit for bit. ``"inductor"`` fuses them as `torch.compile` does, and
             schedules the fused ones (`membench.planning.fusion.graph`): on the CPU, with random numbers as eager PyTorch draws them, and

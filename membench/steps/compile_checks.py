@@ -12,8 +12,8 @@ from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.machine import Machine
 from membench.steps.arguments import OptimizerLike
-from membench.steps.kept_steps import Shapes
-from membench.steps.tensor_parallel import is_divided
+from membench.steps.parallel.tensor_parallel import is_divided
+from membench.steps.real.kept_steps import Shapes
 
 
 def check_together(

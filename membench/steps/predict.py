@@ -31,11 +31,11 @@ from membench.core.sharding import REPLICATED
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
-from membench.planning.micro_batch import GraphAt
-from membench.planning.pipeline import pipelined
-from membench.planning.replication import replicate
-from membench.planning.sharding import shard
-from membench.planning.update import add_states, add_update, updated_workload
+from membench.planning.parallel.pipeline import pipelined
+from membench.planning.parallel.replication import replicate
+from membench.planning.parallel.sharding import shard
+from membench.planning.rewrites.micro_batch import GraphAt
+from membench.planning.rewrites.update import add_states, add_update, updated_workload
 from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
@@ -46,12 +46,12 @@ from membench.steps.arguments import (
     as_update,
     workload_of,
 )
-from membench.steps.fused_graphs import compiled_parts, step_graphs
+from membench.steps.parallel.ranks import Ranks, ranks_of
+from membench.steps.parallel.tensor_parallel import Plan
 from membench.steps.plan import plan_step
-from membench.steps.prediction import Prediction, after_rounds, of_stages, predicted
-from membench.steps.ranks import Ranks, ranks_of
-from membench.steps.simulated_step import simulated_pipeline, simulated_step
-from membench.steps.tensor_parallel import Plan
+from membench.steps.predicted.fused_graphs import compiled_parts, step_graphs
+from membench.steps.predicted.prediction import Prediction, after_rounds, of_stages, predicted
+from membench.steps.predicted.simulated_step import simulated_pipeline, simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
 

@@ -18,12 +18,12 @@ from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
 from membench.steps.arguments import as_update
-from membench.steps.fused_graphs import compiled_parts
+from membench.steps.parallel.ranks import Ranks, ranks_of
 from membench.steps.predict import Predictor
-from membench.steps.prediction import Prediction
-from membench.steps.ranks import Ranks, ranks_of
+from membench.steps.predicted.fused_graphs import compiled_parts
+from membench.steps.predicted.prediction import Prediction
 from membench.strategies.base import Strategy, find_strategy
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 from membench.validation.predictions import RowPrediction
 from membench.validation.rows import LARGEST, QUANTITIES, Row
 

@@ -150,7 +150,7 @@ def test_the_core_needs_neither_hydra_nor_wandb_nor_numba() -> None:
 import sys
 for name in ("hydra", "omegaconf", "antlr4", "wandb", "seaborn", "numba"):
     sys.modules[name] = None
-import membench.steps.compile, membench.sweep.cell, membench.strategies.layrub.strategy, membench.strategies.epmc
+import membench.steps.compile, membench.sweep.cells.cell, membench.strategies.layrub.strategy, membench.strategies.epmc
 import membench.papers.quantities, membench.cli.measure
 assert membench.compile
 """

@@ -20,13 +20,13 @@ from membench.execution.measurement import accelerator_peak_bytes
 from membench.models.digits import digits_cnn
 from membench.models.resnet import imagenet_resnet
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import find_strategy
 from membench.strategies.modnn.strategy import Modnn
-from membench.sweep.measured import PEAK_TOLERANCE
-from membench.sweep.worker import Workers
+from membench.sweep.cells.measured import PEAK_TOLERANCE
+from membench.sweep.processes.worker import Workers
 from membench.training.loop import train
 from membench.training.recipe import Recipe
 from tests.helpers.checks import check_exact

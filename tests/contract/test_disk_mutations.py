@@ -15,7 +15,7 @@ from membench.core.errors import InfeasibleSchedule
 from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import Schedule
 from membench.core.workload import Workload
-from membench.planning.update import updated_workload
+from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
 from membench.steps.plan import plan
 from tests.helpers.disk import Visits, host_peak_bytes, layers, least_host_bytes, prepared, run_once, within
@@ -33,7 +33,7 @@ MUTANTS_OF_ONE = 25
 
 @pytest.fixture(autouse=True)
 def small_blocks_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("membench.planning.disk.LEAST_BYTES", 1)
+    monkeypatch.setattr("membench.planning.host_memory.disk.LEAST_BYTES", 1)
 
 
 @pytest.mark.parametrize("mutants", [100, pytest.param(3000, marks=pytest.mark.slow)])

@@ -17,7 +17,7 @@ from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.execution.measurement import Throughput
 from membench.steps.compile import build_step
-from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.steps.real.micro_batched_step import MicroBatchedStep
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.vdnn import VdnnAll

@@ -13,7 +13,7 @@ from membench.capture.capture import Captures
 from membench.core.optimizer import Gradients, WeightUpdate
 from membench.core.task_graph import Phase
 from membench.core.workload import Workload
-from membench.planning.update import updated_workload
+from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
 from membench.strategies.base import strategies
 from tests.helpers.devices import allocator_peak_bytes

@@ -15,7 +15,7 @@ from membench.capture.capture import Captures
 from membench.core.distributed import joined
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.workload import Workload
-from membench.planning.exchange import Exchange
+from membench.planning.parallel.exchange import Exchange
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
 from membench.strategies.base import strategies

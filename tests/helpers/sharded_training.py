@@ -32,8 +32,8 @@ from membench.models.lstm import SequenceLoss, language_model
 from membench.models.resnet import cifar_resnet
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.real_ranks import real_ranks
+from membench.steps.parallel.real_ranks import real_ranks
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import find_strategy
 
 STEPS = 3

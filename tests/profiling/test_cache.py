@@ -18,8 +18,8 @@ from membench.profiling.link import Link
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OperatorCost
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.real.micro_batched_step import MicroBatchedStep
 from membench.strategies.base import strategies
 from tests.helpers.networks import Layer
 

@@ -19,7 +19,7 @@ from membench.core.errors import DiskFailed, InfeasibleSchedule, MembenchError
 from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import LOAD_STREAM, STORE_STREAM, Drop, Load, Schedule, Store
 from membench.core.workload import Workload
-from membench.planning.update import updated_workload
+from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
 from membench.strategies.base import Strategy
 from membench.strategies.ratel import Ratel
@@ -41,7 +41,7 @@ UPDATES = HostUpdates()
 
 @pytest.fixture(autouse=True)
 def small_blocks_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("membench.planning.disk.LEAST_BYTES", 1)
+    monkeypatch.setattr("membench.planning.host_memory.disk.LEAST_BYTES", 1)
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.pipeline import Pipeline, PipelineSchedule
 from membench.core.workload import Workload
+from membench.steps.parallel.ranks import Ranks, ranks_of
 from membench.steps.predict import Predictor
-from membench.steps.prediction import Prediction
-from membench.steps.ranks import Ranks, ranks_of
+from membench.steps.predicted.prediction import Prediction
 from membench.strategies.pytorch import PyTorch
 
 WIDTH = 512

@@ -5,7 +5,7 @@ from collections import defaultdict
 from membench.core.schedule import Schedule
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.choices.evaluation import Absence, Plan
-from membench.planning.recompute import reordered
+from membench.planning.rewrites.recompute import reordered
 
 COPY_BACK_STREAM = "copy back"
 

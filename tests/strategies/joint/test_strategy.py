@@ -15,7 +15,7 @@ from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
-from membench.planning.update import add_update
+from membench.planning.rewrites.update import add_update
 from membench.steps.compile import build_step
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy

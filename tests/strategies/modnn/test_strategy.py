@@ -23,19 +23,19 @@ from membench.cost.roofline import RooflineCost
 from membench.execution.measurement import cpu_peak_bytes
 from membench.models.lstm import SequenceLoss
 from membench.planning.algorithms import Preference, prefer
-from membench.planning.micro_batch import FASTEST, FITTED, window_bytes
+from membench.planning.checking.validate import validate
 from membench.planning.pool import aligned
-from membench.planning.validate import validate
+from membench.planning.rewrites.micro_batch import FASTEST, FITTED, window_bytes
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan_step
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
 from membench.strategies.modnn.strategy import Modnn, _Simulation
 from membench.strategies.vdnn import VdnnDyn
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 from tests.helpers.chains import chain_of_kinds
 from tests.helpers.costs import TwoAlgorithmCost, UnitCost
 from tests.helpers.networks import COST, NETWORKS, Reference, Results, reference, run_step, workload
