@@ -191,7 +191,7 @@ def test_a_network_of_ones_own_is_run_from_the_folder_that_holds_it(tmp_path: Pa
     assert record.metrics["peak_memory_bytes"] > weights_bytes + batch_bytes
 
 
-OWN = "model._target_=tests.sweep.test_model.Sum"
+OWN = "model._target_=tests.sweep.cells.test_model.Sum"
 
 
 @pytest.mark.parametrize(
