@@ -20,6 +20,7 @@ from membench.core.workload import Workload
 from membench.planning.memory.liveness import copied_bytes
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
 from membench.steps.real.compiled_step import CompiledStep
 from membench.steps.real.micro_batched_step import MicroBatchedStep
 from membench.strategies.base import strategies
@@ -67,7 +68,7 @@ def planned_steps(
             row = Row(network, mode, MEMBENCH, name, NOT_RUN, budget_bytes=budget_bytes, kernels=kernels)
             start_s = time.process_time()
             try:
-                step = build_step(captures, strategy(), cost, budget_bytes, kernels=kernels)
+                step = build_step(captures, cost, StepOptions(strategy(), budget_bytes, kernels=kernels))
             except MembenchError as error:
                 yield Planned(replace(row, reason=one_line(error)), None)
                 continue

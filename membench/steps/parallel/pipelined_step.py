@@ -10,19 +10,18 @@ from torch import Tensor, nn
 from membench.backends.real import real_backend
 from membench.capture.capture import CapturedStep, Captures
 from membench.core.errors import MembenchError
-from membench.core.optimizer import WeightUpdate
 from membench.core.pipeline import Pipeline, PipelineSchedule
 from membench.core.schedule import Schedule
 from membench.core.workload import Workload, share_size
 from membench.planning.parallel.pipeline import ALL, RankOfPipeline, pipelined
 from membench.profiling.measured_cost import MeasuredCost
+from membench.steps.options import StepOptions
 from membench.steps.parallel.ranks import pipeline_of, repeated_classes
 from membench.steps.plan import plan_step
 from membench.steps.predicted.as_run import graph_as_run
 from membench.steps.real.compiled_step import CompiledStep
 from membench.steps.real.placement import place_module
 from membench.steps.real.update import real_update
-from membench.strategies.base import Strategy
 
 
 class Pipelined(nn.Module):
@@ -132,10 +131,8 @@ def of_rank(captured: CapturedStep, rank: RankOfPipeline) -> CapturedStep:
 def build_pipelined_step(
     workload: Workload,
     wrapped: Pipelined,
-    strategy: Strategy,
     cost: MeasuredCost,
-    budget_bytes: int | None,
-    optimizer: WeightUpdate | None = None,
+    options: StepOptions,
 ) -> PipelinedStep:
     """Put a rank's step under a strategy.
 
@@ -152,10 +149,16 @@ def build_pipelined_step(
     captures = Captures(micro_batch, cost.device)
     graph = graph_as_run(captures, cost, size)
     rank = pipelined(graph, pipeline)[dist.get_rank(wrapped.group)]
-    update = None if optimizer is None else real_update(optimizer, workload.module, cost)
+    update = real_update(options.optimizer, workload.module, cost) if options.optimizer else None
     batch_size = workload.batch_size
     [run] = plan_step(
-        {batch_size: rank.graph}.__getitem__, batch_size, strategy, cost, budget_bytes, batch_size, update
+        {batch_size: rank.graph}.__getitem__,
+        batch_size,
+        options.strategy,
+        cost,
+        options.budget_bytes,
+        batch_size,
+        update,
     )
     backend = real_backend(run.schedule, cost.device, {pipeline.axis: wrapped.group})
     backend.disk_folder = cost.disk_folder

@@ -28,6 +28,7 @@ from membench.profiling.cache import PRODUCT_WORKSPACE_VARIABLE, load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.nvml import Reading, read_energy_j, read_processes
 from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
 from membench.steps.predicted.simulated_step import simulated_step
 from membench.steps.real.compiled_step import CompiledStep
 from membench.steps.real.micro_batched_step import MicroBatchedStep
@@ -155,15 +156,17 @@ def _built(
 ) -> CompiledStep | MicroBatchedStep:
     return build_step(
         captures,
-        cell.method.strategy_for(captures.workload, device),
         cost,
-        cell.budget_bytes,
-        micro_batch=cell.micro_batch,
-        exchange=cell.exchange if joined().count > 1 and not graphs.ranks else None,
-        optimizer=cell.optimizer,
-        cuda_graph=cell.cuda_graph,
+        StepOptions(
+            cell.method.strategy_for(captures.workload, device),
+            cell.budget_bytes,
+            micro_batch=cell.micro_batch,
+            exchange=cell.exchange if joined().count > 1 and not graphs.ranks else None,
+            optimizer=cell.optimizer,
+            cuda_graph=cell.cuda_graph,
+            kernels=cell.kernels,
+        ),
         ranks=graphs.ranks,
-        kernels=cell.kernels,
     )
 
 

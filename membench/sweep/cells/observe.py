@@ -12,6 +12,7 @@ from membench.pictures.observed_step import ObservedStep, RepeatedRun
 from membench.planning.rewrites.update import updated_workload
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
 from membench.sweep.cells.cell import Cell
 from membench.sweep.cells.graphs import Graphs
 from membench.sweep.cells.measured import environment
@@ -42,12 +43,14 @@ def observe(configuration: Configuration) -> ObservedStep:
         workload, device = cell.workload(cell.batch_size), real_device(cell.backend)
         step = build_step(
             Captures(updated_workload(workload, cell.optimizer), device),
-            cell.method.strategy_for(workload, device),
             MeasuredCost(device),
-            cell.budget_bytes,
-            micro_batch=cell.micro_batch,
-            optimizer=cell.optimizer,
-            kernels=cell.kernels,
+            StepOptions(
+                cell.method.strategy_for(workload, device),
+                cell.budget_bytes,
+                micro_batch=cell.micro_batch,
+                optimizer=cell.optimizer,
+                kernels=cell.kernels,
+            ),
         )
         measurement = step.measure()
         step.close()

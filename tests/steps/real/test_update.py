@@ -16,6 +16,7 @@ from membench.core.task_graph import Phase
 from membench.core.workload import Workload
 from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
 from membench.strategies.eager import Eager
 from membench.strategies.modnn.strategy import Modnn
 from tests.helpers.networks import COST
@@ -99,7 +100,7 @@ def test_kept_gradients_are_zeroed_before_the_next_step(micro_batch: int | None)
     twin = deepcopy(work.module)
     by = WeightUpdate(MAKERS["momentum"], gradients=Gradients.KEPT)
     captures = Captures(updated_workload(work, by))
-    step = build_step(captures, Eager(), COST, None, micro_batch=micro_batch, optimizer=by)
+    step = build_step(captures, COST, StepOptions(Eager(), micro_batch=micro_batch, optimizer=by))
     assert step.measure().peak_bytes == step.predicted_peak_bytes
     optimizer = MAKERS["momentum"](twin.parameters())
     parts = [slice(None)] if micro_batch is None else [slice(0, 2), slice(2, 4)]
@@ -135,7 +136,7 @@ def test_measuring_changes_nothing_and_finds_the_predicted_peak(name: str, micro
 
 def test_a_timeline_contains_the_update_and_changes_no_weight() -> None:
     work = workload()
-    step = build_step(Captures(work), Eager(), COST, None, optimizer=WeightUpdate(torch.optim.AdamW))
+    step = build_step(Captures(work), COST, StepOptions(Eager(), optimizer=WeightUpdate(torch.optim.AdamW)))
     before = deepcopy(work.module.state_dict())
     timeline = step.timeline()
     updates = [task.index for task in step.schedule.graph.tasks if task.phase is Phase.UPDATE]
@@ -166,7 +167,7 @@ def test_other_tensors_and_other_places_are_refused() -> None:
         membench.compile(*arguments, strategy=Modnn(offload_weights=True), optimizer="sgd")
     own = torch.optim.SGD(work.module.parameters())
     with pytest.raises(MembenchError, match="a CUDA graph does not contain"):
-        build_step(Captures(work), Eager(), COST, None, optimizer=WeightUpdate(own), cuda_graph=True)
+        build_step(Captures(work), COST, StepOptions(Eager(), optimizer=WeightUpdate(own), cuda_graph=True))
     work.module[4].weight.requires_grad_(False)
     frozen = torch.optim.SGD([work.module[4].weight])
     with pytest.raises(MembenchError, match="no gradient for any weight of the optimizer"):
