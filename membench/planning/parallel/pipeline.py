@@ -287,7 +287,7 @@ class _Rank:
                 len(self._tasks), f"{after.name}:accumulate", Kind.OTHER, after.phase, after.layer,
                 reads=(own.block,) if is_first else (total.block, own.block), writes=(total.block,),
                 creates=(total.block,) if is_first else (), operations=sizes_bytes[0] // own.dtype.itemsize,
-                moved_bytes=sizes_bytes[0] + sizes_bytes[1] * (1 if is_first else 2),
+                moved_bytes=sum(sizes_bytes),  # the cost of a kernel adds what it writes in place
                 gradient_of=GradientOf.WEIGHT if after.phase is Phase.BACKWARD else None, call=call,
                 releases=(own.block,) if self._graph.plain is None else (),
             )

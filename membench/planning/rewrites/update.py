@@ -145,12 +145,18 @@ def _in_backward(graph: TaskGraph, updates: list[Task], last_needs: list[int]) -
         if any(are_halves(graph.tasks[last], following) for following in graph.tasks[last + 1 : last + 2]):
             last += 1
         due[last].append(task)
+    ordered = [task for before in graph.tasks for task in due[before.index]]
+    freed = {  # by block, the last update that reads it: several gradients may share one
+        block: task
+        for task in ordered
+        for block in task.reads
+        if graph.blocks[block].role is Role.APPLIED_GRADIENT and not graph.plain
+    }
     tasks: list[Task] = []
     for before in graph.tasks:
         tasks.append(replace(before, index=len(tasks)))
         for task in due[before.index]:
-            freed = [block for block in task.reads if graph.blocks[block].role is Role.APPLIED_GRADIENT]
-            releases = () if graph.plain else tuple(freed)
+            releases = tuple(block for block in task.reads if freed.get(block) is task)
             tasks.append(replace(task, index=len(tasks), layer=before.layer, releases=releases))
     return replace(graph, tasks=tuple(tasks))
 
