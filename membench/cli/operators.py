@@ -12,8 +12,8 @@ LEAST_SHARE = 0.001
 """Of the time of all operators: one with less has no line of its own."""
 
 
-def operator_lines(operators: "Sequence[OperatorTime]") -> Iterator[str]:
-    """Yield the lines of a table of operators."""
+def operator_lines(operators: "Sequence[OperatorTime]", step_time_s: float) -> Iterator[str]:
+    """Yield the lines of a table of the operators of a step, which takes so long."""
     from membench.sweep.results.listing import table  # takes torch, for which a wrong word need not wait
 
     total_s = sum(operator.time_s for operator in operators)
@@ -29,3 +29,5 @@ def operator_lines(operators: "Sequence[OperatorTime]") -> Iterator[str]:
     yield from table(rows)
     if others := len(operators) - len(shown):
         yield f"  {others} others take less than {LEAST_SHARE:.1%} each"
+    sums = f"operators {total_s * 1e3:,.2f} ms, the step {step_time_s * 1e3:,.2f} ms"
+    yield f"  {sums}: with launches, copies and waiting, and what overlaps counted once"

@@ -152,7 +152,7 @@ def run(settings: Settings) -> int:
     if settings.breakdown:
         runs, cost = predictor.planned(cell.simulated_device, cell.simulated_machine)
         prediction = predicted(runs, simulated_step(runs, cost), cell.simulated_device)
-        table = ["", *operator_lines(operator_times(runs, cost))]
+        table = ["", *operator_lines(operator_times(runs, cost), prediction.step_time_s)]
     else:
         prediction = predictor.on(cell.simulated_device, cell.simulated_machine)
     values = [
@@ -222,7 +222,7 @@ def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
         yield "used", "not known: conf/device has no context_bytes for this device"
     else:
         yield "used", _exact(prediction.used_bytes)
-    yield "step time", f"{format_seconds(prediction.step_time_s)} ({prediction.step_time_s * 1e3:,.2f} ms)"
+    yield "step time", format_seconds(prediction.step_time_s)
     if prediction.depends_on_values:
         yield "holds for", "this batch: sizes depend on its values"
     if prediction.priced_by_bytes:

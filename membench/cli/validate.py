@@ -139,7 +139,7 @@ def _row_lines(data: "DataSet", number: int) -> Iterator[str]:
         if found is not None:
             yield f"  {name:<20} {measured:,.6g} measured, {found:,.6g} predicted ({found / measured - 1:+.1%})"
     yield ""
-    yield from operator_lines(operators)
+    yield from operator_lines(operators, compared.prediction.values["step_time_s"])
 
 
 def _spread(rows: Sequence[_Row], most: int | None) -> Sequence[_Row]:

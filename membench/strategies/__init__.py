@@ -21,7 +21,7 @@ from membench.core.task_graph import (
 )
 from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.encoding import add_encoded_forms, encoded_bytes
+from membench.planning.encoding import add_encoded_forms, encoded_bytes, float32_activations
 from membench.planning.pool import BestFitPool, FixedPool, Pool
 from membench.planning.region import Region, plan_region
 from membench.planning.rewrites.micro_batch import GraphAt, fitted_sizes
@@ -64,6 +64,7 @@ __all__ = [
     "compute_on_demand",
     "encoded_bytes",
     "fitted_sizes",
+    "float32_activations",
     "join_convolution_backward",
     "keep_on_host",
     "mask_relu",
