@@ -39,13 +39,15 @@ from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.models.checkpointing import Checkpointing, with_checkpointing
-from membench.planning.update import updated_workload
-from membench.steps.division import Division
-from membench.steps.fused_graphs import step_graphs
-from membench.steps.predict import predict_graphs, predict_pipeline, rank_cost
-from membench.steps.prediction import Prediction
-from membench.steps.ranks import Ranks
-from membench.steps.tensor_parallel import AXIS, Plan
+from membench.planning.rewrites.update import updated_workload
+from membench.steps.parallel.division import Division
+from membench.steps.parallel.ranks import Ranks
+from membench.steps.parallel.tensor_parallel import AXIS, Plan
+from membench.steps.predict import plan_rank, predict_pipeline, rank_cost
+from membench.steps.predicted import prediction
+from membench.steps.predicted.fused_graphs import step_graphs
+from membench.steps.predicted.prediction import Prediction
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.pytorch import PyTorch
 
 Run = Callable[..., Any]
@@ -168,19 +170,12 @@ def predicted(step: bytes | Step, program: Program, ranks: Ranks) -> Prediction:
     def update() -> UpdateOf | None:
         return None if of.update is None else CapturedUpdate(of.update, of.workload.module)
 
+    cost = rank_cost(of.device, efficiency, of.machine, ranks)
     if ranks.pipeline is not None:
-        cost = rank_cost(of.device, efficiency, of.machine, ranks)
         return predict_pipeline(graph, ranks.pipeline, PyTorch(), of.device, cost, ranks, update)
-    return predict_graphs(
-        lambda _: graph,
-        program.variant.samples,
-        PyTorch(),
-        of.device,
-        efficiency,
-        update=update(),
-        machine=of.machine,
-        ranks=ranks,
-    )
+    samples = program.variant.samples
+    runs = plan_rank(lambda _: graph, samples, PyTorch(), cost, None, update(), ranks)
+    return prediction.predicted(runs, simulated_step(runs, cost), of.device)
 
 
 @without_collection()
