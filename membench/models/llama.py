@@ -234,11 +234,14 @@ class TokenLoss(nn.Module):
 
     Args:
         single: the loss converts the logits to single precision.
+        is_compiled: it is given to `torch.compile`, as by torchtitan from February 2025 on (torchtitan/components/loss.py).
     """
 
-    def __init__(self, *, single: bool = False) -> None:
+    def __init__(self, *, single: bool = False, is_compiled: bool = False) -> None:
         super().__init__()
         self.single = single
+        if is_compiled:
+            self.compile()
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean over all tokens: logits (batch, length, vocabulary), targets (batch, length)."""
