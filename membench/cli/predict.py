@@ -20,6 +20,7 @@ Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are al
     wrapped=BlockA,BlockB       classes whose modules are gathered one by one; by default those that a list of modules has several of
     reshard_after_forward=true  gathered weights are given back after the forward pass, and gathered again
     reduce_dtype=bf16           in which gradients are added up; by default that in which they are computed
+    partition_optimizer=true    replicas (dp without fsdp) divide the update and its states, as torch's ZeroRedundancyOptimizer
     pipeline=1F1B               order of micro-batches where parallel has pp, ranks of a pipeline; or GPipe, Interleaved1F1B,
                                 InterleavedZeroBubble
     stages=4                    of the pipeline; by default one on each GPU, two with Interleaved1F1B
@@ -104,6 +105,7 @@ def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         "wrapped": each(str),
         "reshard_after_forward": partial(read_switch, "reshard_after_forward"),
         "reduce_dtype": lambda text: Precision.of_step(text).dtype,
+        "partition_optimizer": partial(read_switch, "partition_optimizer"),
         "pipeline": partial(choice, PipelineSchedule, "pipeline"),
         "stages": partial(read_count, "stages"),
     }

@@ -31,6 +31,7 @@ from membench.core.sharding import REPLICATED
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
+from membench.planning.parallel.partitioned_update import partitioned
 from membench.planning.parallel.pipeline import pipelined
 from membench.planning.parallel.replication import replicate
 from membench.planning.parallel.sharding import shard
@@ -97,7 +98,16 @@ class Predictor:
         self._budget_bytes = budget_bytes
         self._ranks = ranks
         self._by = update
-        self._update = None if update is None else CapturedUpdate(update, workload.module)
+        self._update = self._captured_update()
+
+    def _captured_update(self) -> UpdateOf | None:
+        """Return the update of a rank."""
+        if self._by is None:
+            return None
+        whole, ranks = CapturedUpdate(self._by, self.module), self._ranks
+        if ranks is None or not ranks.partitions_update:
+            return whole
+        return partitioned(whole, REPLICATED, ranks.mesh.sizes[REPLICATED])
 
     @property
     def module(self) -> nn.Module:
@@ -126,7 +136,7 @@ class Predictor:
                     device,
                     rank_cost(device, self._efficiency, machine, ranks),
                     ranks,
-                    lambda: None if self._by is None else CapturedUpdate(self._by, self.module),
+                    self._captured_update,
                     self._budget_bytes,
                 )
         runs, cost = self.planned(device, machine)
@@ -274,6 +284,7 @@ def predict(
     wrapped: Sequence[str] | None = None,
     reshard_after_forward: bool | None = None,
     reduce_dtype: torch.dtype | None = None,
+    partition_optimizer: bool = False,
     tensor_parallel: Plan | None = None,
     pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
     stages: int | None = None,
@@ -312,6 +323,8 @@ def predict(
         reshard_after_forward: gathered weights are given back after the forward pass; None: unless there are stages, which keep them
             for all micro-batches. Shards are in the precision of the module's weights, gathered weights in that of ``precision``.
         reduce_dtype: in which gradients are added up over GPUs; None: that in which they are computed.
+        partition_optimizer: each of the replicas ``dp`` updates a part of the weights and holds the states of these alone, as torch's
+            ``ZeroRedundancyOptimizer``.
         tensor_parallel: a plan as torch's ``parallelize_module`` takes it, ``{"blocks.*.query": ColwiseParallel(), ...}``. None: that
             of the module's method ``tensor_parallel_plan``, or of a network of transformers. A module that `parallelize_module` has
             divided is captured as it is.
@@ -347,6 +360,7 @@ def predict(
             wrapped=wrapped,
             reshard_after_forward=reshard_after_forward,
             reduce_dtype=reduce_dtype,
+            partition_optimizer=partition_optimizer,
             tensor_parallel=tensor_parallel,
             pipeline=pipeline,
             stages=stages,

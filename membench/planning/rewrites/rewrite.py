@@ -194,10 +194,16 @@ def _bytes(value: Value) -> int:
 
 
 def _staying(graph: TaskGraph) -> set[int]:
-    """Return the blocks of what the step returns, and of what it may not move."""
+    """Return the blocks of what the step returns, of what it may not move, and of what collectives change between devices.
+
+    With them stays what an update of them writes: their states.
+    """
     leaves = tree_leaves((graph.output, graph.objects_after, graph.loss))
     weights = {block.index for block in graph.blocks if graph.weights_stay and block.role is Role.WEIGHT}
-    return weights | {value.block for value in leaves if isinstance(value, Value)}
+    exchanged = {block for task in graph.tasks if task.collective for block in task.writes}
+    stay = weights | exchanged | {value.block for value in leaves if isinstance(value, Value)}
+    updates = (task.writes for task in graph.tasks if task.phase is Phase.UPDATE)
+    return stay.union(*(writes for writes in updates if not stay.isdisjoint(writes)))
 
 
 class _MaskRewriter:

@@ -122,6 +122,7 @@ def _task(
         workspace_bytes=part.workspace_bytes,
         launches=part.launches,
         precision=part.precision,
+        collective=part.collective,
     )
 
 

@@ -45,6 +45,7 @@ class Ranks:
             without shards, whose gradients are exchanged behind the last.
         division: of the step before it is captured; None: it is captured as it is.
         bucket_bytes: from which on a bucket of gradients is exchanged; None: those of DistributedDataParallel.
+        partitions_update: replicas divide the update, see `membench.planning.parallel.partitioned_update`.
         wrapped: paths of the modules that are gathered one by one, or divided into stages; hooks run around each.
     """
 
@@ -56,6 +57,7 @@ class Ranks:
     bucket_bytes: int | None = None
     wrapped: tuple[str, ...] = ()
     experts: Sharding | None = None
+    partitions_update: bool = False
 
     @property
     def data_parallel(self) -> int:
@@ -80,6 +82,7 @@ def ranks_of(
     tensor_parallel: Plan | None = None,
     end_blocks: int = 1,
     bucket_bytes: int | None = None,
+    partition_optimizer: bool = False,
 ) -> Ranks:
     """Return the ranks of a step, whose shards have the precision of the module's weights; see `membench.predict`.
 
@@ -91,6 +94,7 @@ def ranks_of(
         tensor_parallel: see `Division.plan`; of a module that is divided already it is not needed.
         end_blocks: see `stage_begins`.
         bucket_bytes: see `Ranks`.
+        partition_optimizer: see `membench.predict`.
 
     Raises:
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
@@ -126,12 +130,17 @@ def ranks_of(
             in_between=in_between,
             shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
         )
+    if partition_optimizer and (shard_axes or parallel.get(REPLICATED, 1) == 1):
+        raise MembenchError(
+            f"partition_optimizer=True divides the update over replicas that have whole weights; set parallel={{{REPLICATED!r}: 8}} without "
+            f"{SHARDED}, which divides it as well, or leave it out"
+        )
     division = _division(module, parallel, tensor_parallel)
     paths = _modules_of(module, classes) if shard_axes or stage_ranks > 1 else ()
     mesh, experts = Mesh(replace(cluster, hosts=nodes), axes), None
     if sharding is not None and EXPERTS in mesh.sizes:
         sharding, experts = _with_experts_apart(module, sharding, mesh)
-    return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes, paths, experts)
+    return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes, paths, experts, partition_optimizer)
 
 
 def _with_experts_apart(module: nn.Module, sharding: Sharding, mesh: Mesh) -> tuple[Sharding, Sharding]:
