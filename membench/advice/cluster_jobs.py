@@ -43,11 +43,9 @@ from membench.planning.rewrites.update import updated_workload
 from membench.steps.parallel.division import Division
 from membench.steps.parallel.ranks import Ranks
 from membench.steps.parallel.tensor_parallel import AXIS, Plan
-from membench.steps.predict import plan_rank, predict_pipeline, rank_cost
-from membench.steps.predicted import prediction
+from membench.steps.predict import predict_rank, rank_cost
 from membench.steps.predicted.fused_graphs import step_graphs
 from membench.steps.predicted.prediction import Prediction
-from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.pytorch import PyTorch
 
 Run = Callable[..., Any]
@@ -171,11 +169,8 @@ def predicted(step: bytes | Step, program: Program, ranks: Ranks) -> Prediction:
         return None if of.update is None else CapturedUpdate(of.update, of.workload.module)
 
     cost = rank_cost(of.device, efficiency, of.machine, ranks)
-    if ranks.pipeline is not None:
-        return predict_pipeline(graph, ranks.pipeline, PyTorch(), of.device, cost, ranks, update)
     samples = program.variant.samples
-    runs = plan_rank(lambda _: graph, samples, PyTorch(), cost, None, update(), ranks)
-    return prediction.predicted(runs, simulated_step(runs, cost), of.device)
+    return predict_rank(lambda _: graph, samples, PyTorch(), of.device, cost, update, ranks)
 
 
 @without_collection()

@@ -126,21 +126,14 @@ class Predictor:
         Args:
             machine: that the device is in; None: the one of ``conf/machine/server.yaml``.
         """
+        cost = rank_cost(device, self._efficiency, machine, self._ranks)
+        size, budget_bytes = self._captures.workload.batch_size, self._budget_bytes
         ranks = self._ranks
-        if ranks is not None and ranks.pipeline is not None:
-            with without_collection():  # which would look through millions of objects again and again
-                return predict_pipeline(
-                    self._graph_at(self._captures.workload.batch_size),
-                    ranks.pipeline,
-                    self._strategy,
-                    device,
-                    rank_cost(device, self._efficiency, machine, ranks),
-                    ranks,
-                    self._captured_update,
-                    self._budget_bytes,
-                )
-        runs, cost = self.planned(device, machine)
-        return predicted(runs, simulated_step(runs, cost), device)
+        is_cut = (
+            ranks is not None and ranks.pipeline is not None
+        )  # into stages, each of which updates its own weights
+        update = self._captured_update if is_cut else lambda: self._update
+        return predict_rank(self._graph_at, size, self._strategy, device, cost, update, ranks, budget_bytes)
 
     def planned(self, device: DeviceProfile, machine: Machine | None = None) -> tuple[Runs, RooflineCost]:
         """Return the schedules of a step of ranks that are alike, and the costs by which they were planned.
@@ -159,6 +152,33 @@ class Predictor:
         batch_size, budget_bytes = self._captures.workload.batch_size, self._budget_bytes
         planned = (self._graph_at, batch_size, self._strategy, cost, budget_bytes, self._update, self._ranks)
         return plan_rank(*planned), cost
+
+
+def predict_rank(
+    graph_at: GraphAt,
+    batch_size: int,
+    strategy: Strategy,
+    device: DeviceProfile,
+    cost: RooflineCost,
+    update: Callable[[], UpdateOf | None],
+    ranks: Ranks | None = None,
+    budget_bytes: int | None = None,
+) -> Prediction:
+    """Return the prediction of one rank: of a pipeline, whose ranks are simulated together, the one with the greatest memory.
+
+    Args:
+        graph_at: returns the captured graph of one device for a number of samples.
+        cost: see `rank_cost`.
+        update: returns a new one for each rank.
+    """
+    if ranks is not None and ranks.pipeline is not None:
+        with without_collection():  # which would look through millions of objects again and again
+            whole = graph_at(batch_size)
+            return predict_pipeline(
+                whole, ranks.pipeline, strategy, device, cost, ranks, update, budget_bytes
+            )
+    runs = plan_rank(graph_at, batch_size, strategy, cost, budget_bytes, update(), ranks)
+    return predicted(runs, simulated_step(runs, cost), device)
 
 
 def predict_pipeline(
