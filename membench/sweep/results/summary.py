@@ -65,6 +65,8 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if "density" in record.configuration["strategy"] and "planned_density" in metrics:
         source = "measured" if record.configuration["strategy"]["density"] == "measured" else "given"
         yield "planned density", f"{metrics['planned_density']:.3f}, {source}"
+    if metrics.get("rounding"):
+        yield "rounding", f"stored values differ by up to {metrics['rounding']:.2%}, and gradients with them"
     if "step_time_s" in metrics:
         yield "step time", format_seconds(metrics["step_time_s"])
         yield "throughput", f"{metrics['images_per_s']:,.1f} samples/s"

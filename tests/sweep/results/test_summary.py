@@ -43,6 +43,17 @@ def test_a_lower_bound_is_printed_next_to_the_step_time() -> None:
     assert re.search(r"lower bound +400 ms; the step takes 25.0% more", text)
 
 
+def test_a_method_that_rounds_says_so() -> None:
+    exact, rounded = (
+        summary(
+            Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", {**METRICS, "rounding": rounding})
+        )
+        for rounding in (0.0, 2**-8)
+    )
+    assert "rounding" not in exact
+    assert re.search(r"rounding +stored values differ by up to 0.39%", rounded)
+
+
 def test_the_summary_of_a_run_has_memory_time_and_transfers() -> None:
     text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
     assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on k40m under Caffe"
