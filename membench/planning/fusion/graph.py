@@ -14,11 +14,14 @@ norm's running statistics alone are exact in a program: a recomputed one leaves 
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from membench.core.changed_tasks import numbered
 from membench.core.kernels import WHOLE_STEP, Compiled
 from membench.core.task_graph import Task, TaskGraph
 from membench.planning.fusion.clamps import clamped_gradients_from_results
 from membench.planning.fusion.groups import Groups
+from membench.planning.fusion.in_place import with_gradients_in_place
 from membench.planning.fusion.operators import is_cheap, is_fusible
+from membench.planning.fusion.order import with_late_gradients
 from membench.planning.fusion.recomputation import recompute_in_kernels
 from membench.planning.fusion.regions import Regions
 
@@ -33,12 +36,17 @@ def fused(
     Args:
         compiled: what of the step is.
         apart: paths of modules at whose edges compiled graphs end.
-        on_cpu: it is compiled for the CPU, which fuses less.
+        on_cpu: it is compiled for the CPU, which fuses less, and runs here: as Inductor does, large gradients of weights are made last,
+            and gradients lie in the memory of those that die. Predictions for GPUs keep the program's order, in which an exchange starts.
     """
     plain = graph.plain and _fused(graph.plain, compiled, apart, on_cpu)
     if plain and graph.is_plain_alone:
         return replace(plain, plain=plain)
-    return replace(_fused(graph, compiled, apart, on_cpu), plain=plain)
+    made = _fused(graph, compiled, apart, on_cpu)
+    if on_cpu:
+        tasks = with_late_gradients(made, made.tasks)
+        made = replace(made, tasks=numbered(with_gradients_in_place(made, tasks)))
+    return replace(made, plain=plain)
 
 
 def _fused(graph: TaskGraph, compiled: Compiled, apart: Collection[str], on_cpu: bool) -> TaskGraph:
