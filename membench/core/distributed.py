@@ -5,6 +5,7 @@ process, and these functions do nothing.
 """
 
 import ctypes
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -61,6 +62,9 @@ def join(backend: str, timeout_s: float) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+        # Gloo's threads end with the group, which cycles of modules and meshes hold. One that gives back a tensor of Python's while the
+        # interpreter ends would abort the process
+        gc.collect()
 
 
 def average(tensor: Tensor, root: int | None, what: str) -> None:

@@ -1,6 +1,7 @@
 """`membench run`: a summary, a record, a sweep, one-line errors, and its W&B runs."""
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -214,3 +215,11 @@ def test_what_a_network_of_ones_own_lacks_is_one_line(
     assert main(["run", *words]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert re.search(expected, line), line
+
+
+def test_a_run_leaves_a_program_its_loggers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Hydra's configuration of logging would disable those that exist, and with them the warnings of a capture."""
+    existing = logging.getLogger("membench.of_a_program")
+    assert main(["run", "model=lenet", "device=k40m", "batch_size=2"]) == 0
+    assert capsys.readouterr().out
+    assert not existing.disabled
