@@ -30,7 +30,7 @@ from membench.models.hugging_face import options_of
 from membench.steps.plan import plan
 from membench.strategies.joint.strategy import Joint
 from membench.strategies.pytorch import PyTorch
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 NETWORKS = {
     "gpt2": 8, "gpt2_medium": 8, "bert_base": 32, "bert_large": 16, "llama_1b": 2, "opt_1_3b": 2, "t5_small": 16, "hf/vit": 64,

@@ -23,10 +23,10 @@ from membench.core.kernels import WHOLE_STEP
 from membench.core.task_graph import TaskGraph
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
-from membench.steps.fused_graphs import step_graphs
 from membench.steps.plan import plan
+from membench.steps.predicted.fused_graphs import step_graphs
 from membench.strategies.base import find_strategy
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 NETWORKS = {
     "resnet50": 32, "vgg16": 32, "densenet121": 32, "googlenet": 64, "unet": 8, "mobilenet_v2": 32, "vit_b_16": 32, "gpt2_medium": 2,

@@ -18,10 +18,11 @@ import torch
 from membench.capture.capture import Captures
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.simulated_step import simulated_step
+from membench.steps.options import StepOptions
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
-from membench.sweep.measured import CPU_ENVIRONMENT
-from membench.sweep.model import Model
+from membench.sweep.cells.measured import CPU_ENVIRONMENT
+from membench.sweep.cells.model import Model
 
 NETWORKS = {"resnet18": 4, "resnet50": 2, "vgg16": 1, "mobilenet_v2": 4, "vit_b_16": 1, "gpt2": 1}
 """Batch sizes."""
@@ -38,7 +39,7 @@ def ratio(network: str, strategy: str) -> float:
         model = replace(model, sizes={**model.sizes, "sequence_length": TOKENS})
     cost = MeasuredCost(torch.device("cpu"))
     captures = Captures(model.workload(NETWORKS[network], seed=0, device="cpu"), cost.device)
-    step = build_step(captures, find_strategy(strategy)(), cost, None)
+    step = build_step(captures, cost, StepOptions(find_strategy(strategy)()))
     predicted_s = simulated_step(step.plan, cost).step_time_s
     measured_s = step.measure().step_time_s
     step.close()

@@ -23,14 +23,14 @@ from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import Mode, TaskGraph
 from membench.core.units import GIB, KIB
 from membench.cost.roofline import RooflineCost
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
 from membench.steps.plan import plan_step
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
 from membench.strategies.modnn.strategy import Modnn
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 DEPTHS = (50, 152, 302, 695, 1001, 1517)
 DEPTHS_OF_ALL = (50, 152, 302, 1001)

@@ -35,7 +35,7 @@ from membench.steps.plan import plan
 from membench.strategies.base import Strategy, find_strategy
 from membench.strategies.eager import Eager
 from membench.strategies.joint.strategy import Joint
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 AT_THEIR_PEAKS = ("memonger", "superneurons", "layrub_inter", "layrub_hybrid", "vdnn_all", "geeps")
 AT_EQUAL_BUDGETS = ("rotor", "pofo", "capuchin", "dtr")

@@ -16,7 +16,7 @@ import torch
 
 import membench
 from membench.core.units import MIB
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 STRATEGIES = ("eager", "layrub_intra", "vdnn_all")
 READ_AT = (10, 100, 500, 1000)

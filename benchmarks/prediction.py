@@ -17,7 +17,8 @@ from membench.core.workload import Workload
 from membench.models.resnet import imagenet_resnet
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.simulated_step import simulated_step
+from membench.steps.options import StepOptions
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
 
 STRATEGIES = ("eager", "layrub_hybrid", "vdnn_all")
@@ -31,7 +32,7 @@ def resnet(depth: int, batch_size: int, image_size: int, device: torch.device) -
 
 
 def report(work: Workload, strategy: str, cost: MeasuredCost) -> None:
-    step = build_step(Captures(work, cost.device), find_strategy(strategy)(), cost, None)
+    step = build_step(Captures(work, cost.device), cost, StepOptions(find_strategy(strategy)()))
     predicted = simulated_step(step.plan, cost)
     measured = step.measure()
     step.close()

@@ -16,9 +16,9 @@ from hydra import compose
 from membench.core import configuration
 from membench.core.record import Configuration, Record
 from membench.papers.cells import cell_configuration, hydra_composition
-from membench.sweep.records import Records
-from membench.sweep.run import run_cells
-from membench.sweep.worker import Workers
+from membench.sweep.cells.run import run_cells
+from membench.sweep.processes.worker import Workers
+from membench.sweep.results.records import Records
 
 MODELS = ("lenet", "cifar10_quick", "digits_cnn", "alexnet")
 STRATEGIES = ("eager", "network_wide", "layrub_hybrid", "vdnn_all", "memonger")

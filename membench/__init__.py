@@ -48,16 +48,16 @@ if TYPE_CHECKING:
     from membench.core.machine import Machine
     from membench.core.optimizer import WeightUpdate
     from membench.models.serving import served_inputs
-    from membench.steps.buckets import pad_to_bucket
     from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
-    from membench.steps.compiled_step import CompiledStep
     from membench.steps.measurement import StepMeasurement
-    from membench.steps.micro_batched_step import MicroBatchedStep
-    from membench.steps.pipelined_step import Pipelined
+    from membench.steps.parallel.pipelined_step import Pipelined
     from membench.steps.predict import predict
-    from membench.steps.prediction import Prediction
-    from membench.steps.shaped_step import ShapedStep
-    from membench.steps.simulated_step import SimulatedStep
+    from membench.steps.predicted.prediction import Prediction
+    from membench.steps.predicted.simulated_step import SimulatedStep
+    from membench.steps.real.buckets import pad_to_bucket
+    from membench.steps.real.compiled_step import CompiledStep
+    from membench.steps.real.micro_batched_step import MicroBatchedStep
+    from membench.steps.real.shaped_step import ShapedStep
     from membench.steps.wrap import wrap
 
 __version__ = "0.1.0"
@@ -98,18 +98,18 @@ _LAZY = {
     "Advice": "membench.advice.advice",
     "AdvisedPlan": "membench.advice.advice",
     "ClusterAdvice": "membench.advice.cluster_advice",
-    "CompiledStep": "membench.steps.compiled_step",
+    "CompiledStep": "membench.steps.real.compiled_step",
     "Machine": "membench.core.machine",
-    "MicroBatchedStep": "membench.steps.micro_batched_step",
-    "Pipelined": "membench.steps.pipelined_step",
-    "Prediction": "membench.steps.prediction",
-    "ShapedStep": "membench.steps.shaped_step",
-    "SimulatedStep": "membench.steps.simulated_step",
+    "MicroBatchedStep": "membench.steps.real.micro_batched_step",
+    "Pipelined": "membench.steps.parallel.pipelined_step",
+    "Prediction": "membench.steps.predicted.prediction",
+    "ShapedStep": "membench.steps.real.shaped_step",
+    "SimulatedStep": "membench.steps.predicted.simulated_step",
     "WeightUpdate": "membench.core.optimizer",
     "StepMeasurement": "membench.steps.measurement",
     "advise": "membench.advice.advise",
     "compile": "membench.steps.compile",
-    "pad_to_bucket": "membench.steps.buckets",
+    "pad_to_bucket": "membench.steps.real.buckets",
     "predict": "membench.steps.predict",
     "served_inputs": "membench.models.serving",
     "wrap": "membench.steps.wrap",

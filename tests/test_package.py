@@ -93,7 +93,7 @@ INSTALLED_PROGRAM = """
 import os
 from pathlib import Path
 from membench.core import configuration
-from membench.sweep import provenance, sources
+from membench.sweep.results import provenance, sources
 
 here = Path(os.environ["PYTHONPATH"])
 assert configuration.IS_INSTALLED
@@ -101,7 +101,7 @@ assert configuration.CONF_DIRECTORY == here / "membench" / "conf"
 assert configuration.load("device", "k40m").name == "k40m"
 assert configuration.ROOT.resolve() == Path.cwd()
 assert provenance.git("rev-parse", "HEAD") is None
-assert sources._module("membench.sweep.cell") == ("membench.sweep.cell", here / "membench" / "sweep" / "cell.py")
+assert sources._module("membench.sweep.cells.cell") == ("membench.sweep.cells.cell", here / "membench/sweep/cells/cell.py")
 assert sources._module("theirs.net") is None
 print("passed")
 """

@@ -12,7 +12,7 @@ from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.recompute import Repeatable, Segment, recompute
+from membench.planning.rewrites.recompute import Repeatable, Segment, recompute
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 

@@ -8,13 +8,13 @@ from membench.core.record import Configuration, Outcome, Record
 from membench.core.schedule import Compute, Schedule
 from membench.core.task_graph import RECOMPUTED_SUFFIX, Kind, Phase, Role, Task
 from membench.core.units import MIB
-from membench.planning.liveness import live_bytes
-from membench.sweep.cell import Cell
-from membench.sweep.graphs import Graphs
+from membench.planning.memory.liveness import live_bytes
+from membench.sweep.cells.cell import Cell
+from membench.sweep.cells.graphs import Graphs
+from membench.sweep.cells.run import run_cell
+from membench.sweep.cells.simulated import planned_step
 from membench.sweep.limits import by_line, largest
-from membench.sweep.run import run_cell
 from membench.sweep.search import decided
-from membench.sweep.simulated import planned_step
 
 DATA_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.LOSS})
 """Of tensors that the paper counts: outputs of layers and their gradients."""

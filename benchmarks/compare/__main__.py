@@ -31,8 +31,8 @@ from membench.core.files import write_whole
 from membench.core.task_graph import Mode
 from membench.pictures.frontier import draw, save
 from membench.strategies.base import strategies
-from membench.sweep.measured import CPU_ENVIRONMENT
-from membench.sweep.provenance import device_facts_from_outside, provenance
+from membench.sweep.cells.measured import CPU_ENVIRONMENT
+from membench.sweep.results.provenance import device_facts_from_outside, provenance
 
 SEPARATOR = ";"
 """Of names in an option; some have a comma."""

@@ -10,7 +10,7 @@ from torchvision.models.vgg import VGG
 
 from membench.core.configuration import read
 from membench.core.workload import Workload
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 DEVICE = "cpu"
 """Where a network and its batch are made, the same values for every device."""

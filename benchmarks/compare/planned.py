@@ -17,13 +17,14 @@ from membench.core.kernels import Kernels
 from membench.core.schedule import Offload, Prefetch
 from membench.core.task_graph import Mode
 from membench.core.workload import Workload
-from membench.planning.liveness import copied_bytes
+from membench.planning.memory.liveness import copied_bytes
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.steps.options import StepOptions
+from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.real.micro_batched_step import MicroBatchedStep
 from membench.strategies.base import strategies
-from membench.sweep.measured import callers_bytes
+from membench.sweep.cells.measured import callers_bytes
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def planned_steps(
             row = Row(network, mode, MEMBENCH, name, NOT_RUN, budget_bytes=budget_bytes, kernels=kernels)
             start_s = time.process_time()
             try:
-                step = build_step(captures, strategy(), cost, budget_bytes, kernels=kernels)
+                step = build_step(captures, cost, StepOptions(strategy(), budget_bytes, kernels=kernels))
             except MembenchError as error:
                 yield Planned(replace(row, reason=one_line(error)), None)
                 continue

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from benchmarks.compare.copies import Copies, CopiesBetweenDevices, CopyMeter
 from membench.backends.tensor_backend import TensorBackend
 from membench.core.workload import Workload
-from membench.sweep.baselines import PlainPyTorch
-from membench.sweep.measured import callers_bytes
+from membench.sweep.cells.baselines import PlainPyTorch
+from membench.sweep.cells.measured import callers_bytes
 
 
 @dataclass(frozen=True)

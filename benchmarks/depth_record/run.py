@@ -31,11 +31,11 @@ from membench.core.schedule import Offload, RepeatedSchedule
 from membench.core.units import GIB, KIB
 from membench.papers.cells import cell_configuration, hydra_composition
 from membench.papers.tables import format_number, read_csv, write_csv
-from membench.planning.device_memory import AllocatorSettings, device_memory
-from membench.steps.simulated_step import simulated_step
-from membench.sweep.cell import Cell
-from membench.sweep.graphs import Graphs
-from membench.sweep.simulated import planned_step
+from membench.planning.memory.device_memory import AllocatorSettings, device_memory
+from membench.steps.predicted.simulated_step import simulated_step
+from membench.sweep.cells.cell import Cell
+from membench.sweep.cells.graphs import Graphs
+from membench.sweep.cells.simulated import planned_step
 
 DESCRIBED = ROOT / "experiments" / "depth_record.yaml"
 RESULTS = ROOT / "results" / "depth_record"

@@ -2,4 +2,9 @@
 
 capture -> plain PyTorch's memory and largest batch ┐
         -> each method planned, in processes        ┴-> `Advice`, as data, as a table or as a page
+
+on several GPUs:
+
+`cluster` (arguments) -> `cluster_search`: every division that `meshes` gives, those left out that `rank_bounds` shows not to fit or to be slow
+                      -> `cluster_jobs`: captured and predicted in processes -> `ClusterAdvice`, as data, text and `cluster_code`
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 from membench.advice.trust import Trust
 from membench.core.errors import MembenchError
-from membench.steps.prediction import Prediction
+from membench.steps.predicted.prediction import Prediction
 
 
 def _not_bound(**_: Any) -> Any:

@@ -30,8 +30,8 @@ from membench.core.optimizer import WeightUpdate
 from membench.core.task_graph import Mode, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
-from membench.planning.holders import activations_at_peak_bytes
-from membench.planning.update import add_update
+from membench.planning.memory.holders import activations_at_peak_bytes
+from membench.planning.rewrites.update import add_update
 from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
@@ -42,11 +42,11 @@ from membench.steps.arguments import (
     workload_of,
 )
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
-from membench.steps.fused_graphs import compiled_parts
+from membench.steps.parallel.tensor_parallel import Plan
 from membench.steps.plan import Runs, plan_step
-from membench.steps.prediction import Prediction, predicted
-from membench.steps.simulated_step import SimulatedStep, simulated_step
-from membench.steps.tensor_parallel import Plan
+from membench.steps.predicted.fused_graphs import compiled_parts
+from membench.steps.predicted.prediction import Prediction, predicted
+from membench.steps.predicted.simulated_step import SimulatedStep, simulated_step
 from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.this_device import THIS, this_device

@@ -12,7 +12,7 @@ from membench.advice.search import MOST, largest_batch
 from membench.advice.workers import TooSlow, Urgency
 from membench.core.errors import UnsupportedModel, UnsupportedStrategy
 from membench.core.task_graph import ARGUMENT_ROLES, EXTERNAL_ROLES, TaskGraph
-from membench.planning.device_memory import device_memory
+from membench.planning.memory.device_memory import device_memory
 from membench.steps.plan import Runs, plan_step
 from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch

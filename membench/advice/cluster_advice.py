@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from membench.advice.combinations import Combination
 from membench.core.cluster import Cluster
-from membench.steps.prediction import Prediction
+from membench.steps.predicted.prediction import Prediction
 
 BLOCK_BY_BLOCK, AS_GIVEN = "block by block", "as given"
 """What is given to `torch.compile`."""

@@ -14,7 +14,7 @@ from membench.advice.combinations import Combination
 from membench.core.pipeline import PIPELINED, PipelineSchedule
 from membench.core.sharding import REPLICATED, SHARDED
 from membench.models.checkpointing import Checkpointing
-from membench.steps.tensor_parallel import AXIS as TENSOR
+from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
 
 TORCHTITAN = "0.2.2"
 """The release whose options are named."""

@@ -39,13 +39,13 @@ from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.models.checkpointing import Checkpointing, with_checkpointing
-from membench.planning.update import updated_workload
-from membench.steps.division import Division
-from membench.steps.fused_graphs import step_graphs
-from membench.steps.predict import predict_graphs, predict_pipeline, rank_cost
-from membench.steps.prediction import Prediction
-from membench.steps.ranks import Ranks
-from membench.steps.tensor_parallel import AXIS, Plan
+from membench.planning.rewrites.update import updated_workload
+from membench.steps.parallel.division import Division
+from membench.steps.parallel.ranks import Ranks
+from membench.steps.parallel.tensor_parallel import AXIS, Plan
+from membench.steps.predict import predict_rank, rank_cost
+from membench.steps.predicted.fused_graphs import step_graphs
+from membench.steps.predicted.prediction import Prediction
 from membench.strategies.pytorch import PyTorch
 
 Run = Callable[..., Any]
@@ -168,19 +168,9 @@ def predicted(step: bytes | Step, program: Program, ranks: Ranks) -> Prediction:
     def update() -> UpdateOf | None:
         return None if of.update is None else CapturedUpdate(of.update, of.workload.module)
 
-    if ranks.pipeline is not None:
-        cost = rank_cost(of.device, efficiency, of.machine, ranks)
-        return predict_pipeline(graph, ranks.pipeline, PyTorch(), of.device, cost, ranks, update)
-    return predict_graphs(
-        lambda _: graph,
-        program.variant.samples,
-        PyTorch(),
-        of.device,
-        efficiency,
-        update=update(),
-        machine=of.machine,
-        ranks=ranks,
-    )
+    cost = rank_cost(of.device, efficiency, of.machine, ranks)
+    samples = program.variant.samples
+    return predict_rank(lambda _: graph, samples, PyTorch(), of.device, cost, update, ranks)
 
 
 @without_collection()

@@ -9,7 +9,7 @@ from membench.advice.cluster_code import TORCHTITAN, program, torchtitan
 from membench.advice.cluster_search import SHOWN
 from membench.advice.combinations import ROUNDS, Combination
 from membench.core.units import format_bytes, format_seconds
-from membench.sweep.listing import table
+from membench.sweep.results.listing import table
 
 ROWS = SHOWN
 """The most combinations that the table has: those that are predicted for certain."""

@@ -7,10 +7,10 @@ from math import prod
 from membench.core.pipeline import PIPELINED
 from membench.core.sharding import REPLICATED, SHARDED
 from membench.models.checkpointing import Checkpointing
-from membench.steps.context_parallel import AXIS as CONTEXT
-from membench.steps.expert_parallel import AXIS as EXPERTS
-from membench.steps.ranks import AXES as NAMED
-from membench.steps.tensor_parallel import AXIS as TENSOR
+from membench.steps.parallel.context_parallel import AXIS as CONTEXT
+from membench.steps.parallel.expert_parallel import AXIS as EXPERTS
+from membench.steps.parallel.ranks import AXES as NAMED
+from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
 
 PREDICTED = {CONTEXT: "sequences", EXPERTS: "experts"}
 """What is divided in predictions alone, by axis."""

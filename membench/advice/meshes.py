@@ -11,9 +11,9 @@ from membench.core.errors import MembenchError
 from membench.core.pipeline import PIPELINED
 from membench.core.workload import Workload
 from membench.models.checkpointing import Checkpointing
-from membench.steps.ranks import Ranks, ranks_of
-from membench.steps.tensor_parallel import AXIS as TENSOR
-from membench.steps.tensor_parallel import plan_of
+from membench.steps.parallel.ranks import Ranks, ranks_of
+from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
+from membench.steps.parallel.tensor_parallel import plan_of
 
 MOST_SAMPLES = 1 << 10
 """The largest micro-batch that is looked for."""

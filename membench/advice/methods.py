@@ -15,7 +15,7 @@ from membench.advice.workers import TooSlow, Urgency
 from membench.core.errors import InfeasibleSchedule, OutOfMemory, UnsupportedStrategy
 from membench.core.task_graph import TaskGraph
 from membench.core.units import format_bytes
-from membench.planning.bounds import least_bytes
+from membench.planning.memory.bounds import least_bytes
 from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
 

@@ -13,8 +13,8 @@ from membench.core.units import format_bytes
 from membench.pictures import frontier, picture
 from membench.pictures.frontier import Frontier, FrontierPoint
 from membench.pictures.observed_step import ObservedStep, RepeatedRun
-from membench.steps.simulated_step import SimulatedStep
-from membench.sweep.listing import with_values
+from membench.steps.predicted.simulated_step import SimulatedStep
+from membench.sweep.results.listing import with_values
 
 LAYERS = 12
 """How many layers' activations are listed."""

@@ -10,12 +10,12 @@ from membench.core.optimizer import UpdateOf
 from membench.core.schedule import DELAYED_STEPS, RepeatedSchedule
 from membench.core.task_graph import ARGUMENT_ROLES, Kind, Role, TaskGraph
 from membench.cost.roofline import RooflineCost
-from membench.planning.bounds import least_bytes
-from membench.planning.device_memory import device_memory
-from membench.planning.liveness import host_live_bytes
-from membench.planning.micro_batch import GraphAt
+from membench.planning.memory.bounds import least_bytes
+from membench.planning.memory.device_memory import device_memory
+from membench.planning.memory.liveness import host_live_bytes
+from membench.planning.rewrites.micro_batch import GraphAt
 from membench.steps.plan import Runs, plan_step, plan_within
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
 
@@ -66,7 +66,7 @@ class Target:
 
 
 def bound_bytes(graph: TaskGraph, strategy: Strategy) -> int:
-    """Return a lower bound on what a method needs for a step, at any batch size; see `membench.planning.bounds`."""
+    """Return a lower bound on what a method needs for a step, at any batch size; see `membench.planning.memory.bounds`."""
     if strategy.moves_weights:
         return 0
     plain = graph.plain if isinstance(strategy, PyTorch) else None
@@ -78,7 +78,7 @@ class PlainNumbers:
     """A step under plain PyTorch.
 
     Attributes:
-        least_bytes: see `membench.planning.bounds`.
+        least_bytes: see `membench.planning.memory.bounds`.
         weight_bytes: of all weights.
     """
 

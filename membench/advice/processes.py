@@ -17,8 +17,8 @@ from membench.advice.resized import ResizedGraph
 from membench.advice.workers import TooSlow, Urgency, Workers
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
-from membench.planning.micro_batch import GraphAt
-from membench.steps.fused_graphs import StepGraphs
+from membench.planning.rewrites.micro_batch import GraphAt
+from membench.steps.predicted.fused_graphs import StepGraphs
 
 Result = TypeVar("Result")
 

@@ -10,8 +10,8 @@ from membench.capture.update import CapturedUpdate
 from membench.core.kernels import Compiled
 from membench.core.optimizer import WeightUpdate
 from membench.core.workload import Workload
-from membench.planning.update import updated_workload
-from membench.steps.fused_graphs import StepGraphs, step_graphs
+from membench.planning.rewrites.update import updated_workload
+from membench.steps.predicted.fused_graphs import StepGraphs, step_graphs
 
 
 class Programs:

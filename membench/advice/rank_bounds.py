@@ -13,7 +13,7 @@ from membench.core.mesh import Mesh
 from membench.core.pipeline import Action, ActionKind, Pipeline
 from membench.core.sharding import REPLICATED
 from membench.cost.collectives import collective_time_s
-from membench.steps.ranks import Ranks
+from membench.steps.parallel.ranks import Ranks
 
 
 def rank_states_bytes(

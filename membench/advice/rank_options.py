@@ -10,7 +10,7 @@ from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
 from membench.core.machine import Machine
 from membench.models.checkpointing import Checkpointing
-from membench.steps.tensor_parallel import Plan
+from membench.steps.parallel.tensor_parallel import Plan
 
 
 @dataclass(frozen=True)

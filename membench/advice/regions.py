@@ -6,7 +6,7 @@ from membench.advice.advice import AdvisedPlan
 from membench.advice.planning import Target, plan_method
 from membench.core.errors import InfeasibleSchedule, OutOfMemory
 from membench.core.task_graph import TaskGraph
-from membench.planning.micro_batch import GraphAt
+from membench.planning.rewrites.micro_batch import GraphAt
 from membench.strategies.joint.strategy import Joint
 
 TRIALS = 5

@@ -14,8 +14,8 @@ from membench.capture.depth import Depth
 from membench.core.task_graph import AFTER_THE_LOSS, ARGUMENT_ROLES, Kind, Phase, Role, Task, TaskGraph
 from membench.core.units import GIB
 from membench.cost.roofline import RooflineCost
-from membench.planning.rewrite import join_convolution_backward
-from membench.planning.stages import first_layer
+from membench.planning.parallel.stages import first_layer
+from membench.planning.rewrites.rewrite import join_convolution_backward
 
 _SUM = Task(0, "sum of gradients", Kind.OTHER, Phase.BACKWARD, 0, (), (), (), moved_bytes=GIB)
 """A large one: a smaller one takes as long for each byte, or longer."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from membench.advice.advice import Advice, AdvisedPlan, Lever, Refusal
 from membench.core.units import format_bytes, format_seconds
-from membench.sweep.listing import table
+from membench.sweep.results.listing import table
 
 HEADER = (
     "method", "peak", "step time", "samples/s", "copied", "exposed", "gap", "host memory", "parts", "largest batch",

@@ -35,7 +35,7 @@ from membench.core.codec import ActivationCodec
 from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Compute, Free
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
-from membench.planning.host_places import PAGE_BYTES
+from membench.planning.host_memory.host_places import PAGE_BYTES
 
 _PART_BYTES = 4 * 2**20
 """Blocks are copied in parts: larger than most of the last cache, the C library writes past it, at half the speed."""

@@ -36,7 +36,7 @@ from membench.core.errors import DiskFailed
 from membench.core.files import NO_ROOM
 from membench.core.task_graph import Block
 from membench.core.units import format_bytes
-from membench.planning.host_places import PAGE_BYTES, in_pages
+from membench.planning.host_memory.host_places import PAGE_BYTES, in_pages
 
 _PART_BYTES = 8 * 2**20
 """Of a copy through the buffer."""

@@ -5,7 +5,7 @@ import mmap
 import torch
 from torch import Tensor
 
-from membench.planning.host_places import in_pages
+from membench.planning.host_memory.host_places import in_pages
 
 
 def pages(size_bytes: int) -> Tensor:

@@ -21,7 +21,7 @@ from membench.core.codec import ActivationCodec
 from membench.core.schedule import Compute, Free, Load, Schedule, Store
 from membench.core.task_graph import Block, Task, TaskGraph
 from membench.core.torch_devices import MemoryRecorder
-from membench.planning.host_places import HostPlaces, host_places
+from membench.planning.host_memory.host_places import HostPlaces, host_places
 
 POISON = 0xFF
 """Byte with which tests fill memory that is given back: floats read as NaN, integers as -1."""

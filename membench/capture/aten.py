@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from membench.capture.attention import computed_share
 from membench.capture.lstm import LAYER, LAYER_BACKWARD, lstm_operations
 from membench.capture.triton_launches import unread_arguments
 from membench.core.convolution import Convolution
@@ -293,12 +294,14 @@ def floating_point_operations(
 ) -> int:
     """Count operations by registered formulas (`torch.utils.flop_counter`).
 
-    Without one, an operator of torch counts one per output element, and an operator of a library counts none.
+    Without one, an operator of torch counts one per output element, and an operator of a library counts none. Of causal attention
+    the blocks of pairs are counted that its kernel computes.
     """
     formula = flop_registry.get(operator.overloadpacket)
     if formula is not None:
         with no_dispatch():  # a formula may read lengths from a tensor with data
-            return int(formula(*args, **kwargs, out_val=output))
+            operations = int(formula(*args, **kwargs, out_val=output))
+        return round(computed_share(operator, args, kwargs) * operations)
     name = operator_name(operator)
     if name in (LAYER, LAYER_BACKWARD):
         return lstm_operations(name, args)

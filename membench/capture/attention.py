@@ -7,12 +7,19 @@ which torch prefers on Hopper, keeps what flash attention keeps, and is traced a
 
 from enum import Enum
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from membench.core.torch_internals import flash_attention, memory_efficient_attention, unfused_attention
+from membench.core.torch_internals import (
+    OpOverload,
+    flash_attention,
+    memory_efficient_attention,
+    operator_schema,
+    unfused_attention,
+)
 
 FLASH_HEAD_SIZE = 256
 """The largest head of flash attention."""
@@ -22,6 +29,9 @@ _ALIGNMENT = 8
 
 _ALIGNMENT_BYTES = 16
 """Memory-efficient attention reads heads in units of so many bytes."""
+
+_BLOCK = 128
+"""Queries of a block of FlashAttention-2 (Dao, 2023, Section 3.1: blocks of 64 or 128 queries)."""
 
 
 class AttentionKernel(Enum):
@@ -96,6 +106,27 @@ def attention(
     return unfused_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )[0]
+
+
+def computed_share(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+    """Return the share of all pairs of queries and keys that a kernel of attention computes; 1 for other operators.
+
+    Causal kernels skip the blocks whose keys all follow their queries, and mask those on the diagonal (Dao, "FlashAttention-2", 2023,
+    Section 3.1.1, which counts half of the pairs). The formulas of `torch.utils.flop_counter` count all.
+
+    Args:
+        args, kwargs: of the call; queries and keys are (samples, heads, length, head size).
+    """
+    if "scaled_dot_product" not in str(operator) or operator.overloadpacket is unfused_attention:
+        return 1.0
+    names = [argument.name for argument in operator_schema(operator).arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if not given.get("is_causal", False):
+        return 1.0
+    queries, keys = given["query"].shape[2], given["key"].shape[2]
+    firsts = range(0, queries, _BLOCK)
+    computed = sum(min(_BLOCK, queries - first) * min(keys, first + _BLOCK) for first in firsts)
+    return computed / (queries * keys)
 
 
 def _padded(tensor: Tensor) -> Tensor:

@@ -23,10 +23,12 @@ class Region:
     Attributes:
         phase: in which it runs for the first time.
         layer: the first layer that is made in it.
+        path: of the module in whose forward it begins.
     """
 
     phase: Phase
     layer: int
+    path: str = ""
 
 
 class Layers:
@@ -117,8 +119,9 @@ class Layers:
     def region(self) -> Region:
         """Return the region that starts here."""
         if self.is_recomputing:
-            return Region(self._region.phase, self.current + 1)
-        return Region(self.phase, len(self.names) if self.phase is Phase.FORWARD else self.current)
+            return Region(self._region.phase, self.current + 1, self._module_path[-1])
+        first = len(self.names) if self.phase is Phase.FORWARD else self.current
+        return Region(self.phase, first, self._module_path[-1])
 
     @contextmanager
     def again(self, region: Region) -> Iterator[None]:
@@ -126,7 +129,7 @@ class Layers:
         before = (
             self._module_path, self._leaf, self.current, self.is_recomputing, self.in_node, self._again, self._region
         )  # fmt: skip
-        self._module_path, self._leaf, self._again, self._region = [""], None, Counter(), region
+        self._module_path, self._leaf, self._again, self._region = [region.path], None, Counter(), region
         self.current = min(region.layer, len(self.names) - 1)
         self.is_recomputing = self.in_node = True
         try:

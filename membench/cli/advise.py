@@ -61,8 +61,8 @@ from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
 from membench.core.record import Configuration
 from membench.papers.cells import cell_configuration, hydra_composition, resolved
+from membench.sweep.results.tracking import Sweep, Tracking, log_sweep
 from membench.sweep.this_device import THIS, this_device
-from membench.sweep.tracking import Sweep, Tracking, log_sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -163,7 +163,7 @@ def run(settings: Settings | ClusterSettings) -> int:
     # torch takes seconds, which a wrong word need not wait for
     from membench.advice.advise import Adviser
     from membench.advice.configured import module_changes
-    from membench.sweep.cell import Cell
+    from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(settings.step)
     workload = cell.workload(cell.batch_size)
@@ -197,7 +197,7 @@ def run(settings: Settings | ClusterSettings) -> int:
 
 
 def _workload(step: Configuration) -> "Workload":
-    from membench.sweep.cell import Cell
+    from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(step)
     return cell.workload(cell.batch_size)

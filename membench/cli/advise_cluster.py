@@ -100,7 +100,7 @@ def run_cluster(settings: ClusterSettings) -> int:
     from membench.advice.cluster_text import lines, values
     from membench.advice.rank_options import RankOptions
     from membench.models.checkpointing import Checkpointing
-    from membench.sweep.cell import Cell
+    from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(settings.step)
     workload = cell.workload(cell.batch_size)

@@ -106,7 +106,7 @@ def _measure_gpu(folder: Path) -> None:
     # torch takes seconds, which a wrong word need not wait for
     from membench.backends.real import real_device
     from membench.profiling.rates import device_yaml, measure_device
-    from membench.sweep.provenance import device_facts
+    from membench.sweep.results.provenance import device_facts
 
     profile, link = measure_device(real_device("cuda"))
     target = folder / "device" / f"{profile.name}.yaml"

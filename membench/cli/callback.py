@@ -14,11 +14,11 @@ from membench.core.configuration import method_of
 from membench.core.launched import launched
 from membench.core.record import Configuration, Record, framework_name
 from membench.papers.cells import resolved
-from membench.sweep.listing import has_failed, plan, ranking, totals
-from membench.sweep.records import Records, Rerun, directory_of
-from membench.sweep.tracking import Sweep, Tracking, log_sweep
-from membench.sweep.worker import Workers
-from membench.sweep.worker_main import CELL, RECORD
+from membench.sweep.processes.worker import Workers
+from membench.sweep.processes.worker_main import CELL, RECORD
+from membench.sweep.results.listing import has_failed, plan, ranking, totals
+from membench.sweep.results.records import Records, Rerun, directory_of
+from membench.sweep.results.tracking import Sweep, Tracking, log_sweep
 
 
 class SweepCallback(Callback):

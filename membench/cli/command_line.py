@@ -22,7 +22,7 @@ from membench.core.errors import MembenchError, near
 from membench.core.files import complaint
 from membench.papers.cells import hydra_composition, resolved
 from membench.profiling.nvml import visible_gpus
-from membench.sweep.provenance import device_facts_from_outside
+from membench.sweep.results.provenance import device_facts_from_outside
 
 MULTIRUN = {"-m", "--multirun"}
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)

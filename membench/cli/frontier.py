@@ -47,9 +47,9 @@ from membench.core.record import Configuration, Record
 from membench.core.units import format_bytes, format_seconds
 from membench.papers.cells import cell_configuration, hydra_composition
 from membench.papers.tables import format_number, write_csv
-from membench.sweep.listing import result
-from membench.sweep.records import Records, Rerun
-from membench.sweep.worker import Workers
+from membench.sweep.processes.worker import Workers
+from membench.sweep.results.listing import result
+from membench.sweep.results.records import Records, Rerun
 
 if TYPE_CHECKING:
     from membench.pictures.frontier import Frontier, FrontierPoint

@@ -16,11 +16,11 @@ from membench.core.files import shown, write_whole
 from membench.core.launched import launched
 from membench.core.record import Configuration, Outcome, Record
 from membench.papers.cells import cell_configuration
-from membench.sweep.listing import result
-from membench.sweep.records import Records, Rerun, directory_of
-from membench.sweep.summary import summary
-from membench.sweep.worker import Workers
-from membench.sweep.worker_main import CELL, RECORD
+from membench.sweep.processes.worker import Workers
+from membench.sweep.processes.worker_main import CELL, RECORD
+from membench.sweep.results.listing import result
+from membench.sweep.results.records import Records, Rerun, directory_of
+from membench.sweep.results.summary import summary
 
 
 def run_job(config: DictConfig) -> None:
@@ -69,7 +69,7 @@ def _run_together(cell: Configuration, config: DictConfig) -> Record:
     The record is not kept for later runs: the configuration does not contain the number of processes.
     """
     from membench.core import distributed
-    from membench.sweep.run import run_cell
+    from membench.sweep.cells.run import run_cell
 
     try:
         with distributed.join(config.backend.name, config.timeout_s):

@@ -35,11 +35,11 @@ from membench.core.units import parse_bytes
 from membench.papers.device_table import device_table
 from membench.papers.tables import write_csv
 from membench.sweep.limits import largest
-from membench.sweep.listing import announced
-from membench.sweep.provenance import device_facts_from_outside
-from membench.sweep.records import Records, Rerun
+from membench.sweep.processes.worker import Workers
+from membench.sweep.results.listing import announced
+from membench.sweep.results.provenance import device_facts_from_outside
+from membench.sweep.results.records import Records, Rerun
 from membench.sweep.search import SearchError, decided
-from membench.sweep.worker import Workers
 
 MODELS = ("resnet50", "resnet152", "resnet1001", "vgg16", "wrn28_10", "alexnet")
 LIMIT_MODELS = ("alexnet", "vgg16", "resnet34", "resnet50", "resnet56_cifar", "wrn28_10")

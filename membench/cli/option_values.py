@@ -14,7 +14,7 @@ from membench.core.kernels import Kernels
 from membench.core.launched import launched
 from membench.core.precision import Precision
 from membench.core.units import parse_bytes
-from membench.sweep.records import Rerun
+from membench.sweep.results.records import Rerun
 
 Values = Mapping[str, Any]
 """A composed configuration, resolved."""
@@ -134,8 +134,8 @@ def check_switches(before: Any, after: Any, name: str = "") -> None:
 
 def check_built(values: Values, groups: Collection[str]) -> None:
     """Build the objects of groups whose options, valid each, may be invalid together. Imports torch (seconds)."""
-    from membench.sweep.method import Method
-    from membench.sweep.model import Model
+    from membench.sweep.cells.method import Method
+    from membench.sweep.cells.model import Model
 
     method, size = Method(values["strategy"]), values["batch_size"]
     model = partial(Model.from_configuration, values["model"])
@@ -165,12 +165,12 @@ def built(name: str, make: Callable[[], Any]) -> Any:
 def _check_planning(values: Values) -> None:
     """Refuse what planning would refuse. The defaults need no check, and so no import of torch (seconds)."""
     if values["exchange"] != "as_made":
-        from membench.planning.exchange import Exchange
+        from membench.planning.parallel.exchange import Exchange
 
         choice(Exchange, "exchange", values["exchange"])
     given = values["micro_batch"]
     if given is not None:
-        from membench.planning.micro_batch import FASTEST, FITTED, micro_batch_size
+        from membench.planning.rewrites.micro_batch import FASTEST, FITTED, micro_batch_size
 
         if given not in (FITTED, FASTEST):
             micro_batch_size(given if WHOLE.holds(given) else str(given), values["batch_size"])

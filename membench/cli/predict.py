@@ -9,6 +9,7 @@
 Takes the options of `membench run`, --config-dir FOLDER included. The step is PyTorch's, by default plain (strategy=pytorch)
 and without an optimizer; kernels=inductor predicts it as torch.compile runs it. Nothing runs and nothing is allocated. Three sizes of
 memory: allocated by the step's tensors, reserved for them by PyTorch's caching allocator, and used by the process as nvidia-smi shows.
+breakdown=true adds the time of each operator, with what it computes and moves.
 
 Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are alike; batch_size is its own. In addition:
 
@@ -19,6 +20,7 @@ Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are al
     wrapped=BlockA,BlockB       classes whose modules are gathered one by one; by default those that a list of modules has several of
     reshard_after_forward=true  gathered weights are given back after the forward pass, and gathered again
     reduce_dtype=bf16           in which gradients are added up; by default that in which they are computed
+    partition_optimizer=true    replicas (dp without fsdp) divide the update and its states, as torch's ZeroRedundancyOptimizer
     pipeline=1F1B               order of micro-batches where parallel has pp, ranks of a pipeline; or GPipe, Interleaved1F1B,
                                 InterleavedZeroBubble
     stages=4                    of the pipeline; by default one on each GPU, two with Interleaved1F1B
@@ -33,6 +35,7 @@ import yaml
 from hydra import compose
 
 from membench.cli.command_line import MULTIRUN, check_arguments
+from membench.cli.operators import operator_lines
 from membench.cli.words import (
     Reader,
     each,
@@ -53,9 +56,9 @@ from membench.core.units import format_bytes, format_seconds
 from membench.papers.cells import cell_configuration, hydra_composition
 
 if TYPE_CHECKING:
-    from membench.steps.prediction import Prediction
-    from membench.steps.ranks import Ranks
-    from membench.sweep.cell import Cell
+    from membench.steps.parallel.ranks import Ranks
+    from membench.steps.predicted.prediction import Prediction
+    from membench.sweep.cells.cell import Cell
 
 _DEFAULTS = {"strategy": "pytorch", "framework": "pytorch"}
 
@@ -67,10 +70,12 @@ class Settings:
     Attributes:
         configuration: of the step of one GPU.
         ranks: options of `ranks_of`; None: there is one GPU.
+        breakdown: print the time of each operator, too.
     """
 
     configuration: Configuration
     ranks: Mapping[str, Any] | None
+    breakdown: bool = False
 
 
 def parse(words: Sequence[str]) -> Settings:
@@ -79,6 +84,7 @@ def parse(words: Sequence[str]) -> Settings:
     if MULTIRUN & set(words):
         raise MembenchError("-m is not an option; a prediction is of one step")
     refuse_flags(words)
+    own_options, words = take_options(words, {"breakdown": partial(read_switch, "breakdown")})
     ranks, words = _take_ranks(words)
     given = {word.partition("=")[0] for word in words}
     if "device" not in given:
@@ -87,7 +93,7 @@ def parse(words: Sequence[str]) -> Settings:
     words = [*words, *(f"{name}={value}" for name, value in _DEFAULTS.items() if name not in given)]
     check_arguments(words, own)
     with hydra_composition(own):
-        return Settings(cell_configuration(compose("config", words)), ranks)
+        return Settings(cell_configuration(compose("config", words)), ranks, **own_options)
 
 
 def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
@@ -99,6 +105,7 @@ def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         "wrapped": each(str),
         "reshard_after_forward": partial(read_switch, "reshard_after_forward"),
         "reduce_dtype": lambda text: Precision.of_step(text).dtype,
+        "partition_optimizer": partial(read_switch, "partition_optimizer"),
         "pipeline": partial(choice, PipelineSchedule, "pipeline"),
         "stages": partial(read_count, "stages"),
     }
@@ -127,10 +134,13 @@ def read_parallel(text: str) -> dict[str, int]:
 def run(settings: Settings) -> int:
     """Print the prediction and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
-    from membench.steps.fused_graphs import compiled_parts
+    from membench.steps.parallel.ranks import ranks_of
     from membench.steps.predict import Predictor
-    from membench.steps.ranks import ranks_of
-    from membench.sweep.cell import Cell
+    from membench.steps.predicted.breakdown import operator_times
+    from membench.steps.predicted.fused_graphs import compiled_parts
+    from membench.steps.predicted.prediction import predicted
+    from membench.steps.predicted.simulated_step import simulated_step
+    from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(settings.configuration)
     workload, strategy = cell.workload(cell.batch_size), cell.method.strategy()
@@ -140,14 +150,20 @@ def run(settings: Settings) -> int:
     predictor = Predictor(
         workload, strategy, cell.budget_bytes, cell.optimizer, ranks=ranks, compiled=compiled
     )
-    prediction = predictor.on(cell.simulated_device, cell.simulated_machine)
+    table: Sequence[str] = ()
+    if settings.breakdown:
+        runs, cost = predictor.planned(cell.simulated_device, cell.simulated_machine)
+        prediction = predicted(runs, simulated_step(runs, cost), cell.simulated_device)
+        table = ["", *operator_lines(operator_times(runs, cost), prediction.step_time_s)]
+    else:
+        prediction = predictor.on(cell.simulated_device, cell.simulated_machine)
     values = [
         *_values(prediction),
         *_rates(cell, prediction),
         *(_of_ranks(ranks, prediction) if ranks else ()),
     ]
     lines = [_step(workload.name, cell, prediction), *(f"  {name:<20} {value}" for name, value in values)]
-    print("\n".join(lines))
+    print("\n".join([*lines, *table]))
     return 0
 
 

@@ -33,11 +33,11 @@ from membench.papers.quantities import Result
 from membench.papers.results import evaluate_all, judged, needed_cells, write_results, write_sensitivity
 from membench.papers.sensitivity import with_stated_rows_only
 from membench.papers.tables import read_csv
-from membench.sweep.listing import announced, has_failed, plan, totals
-from membench.sweep.records import Records, Rerun
-from membench.sweep.runner import run_all
-from membench.sweep.tracking import Sweep, Tracking, log_sweep
-from membench.sweep.worker import Workers
+from membench.sweep.processes.runner import run_all
+from membench.sweep.processes.worker import Workers
+from membench.sweep.results.listing import announced, has_failed, plan, totals
+from membench.sweep.results.records import Records, Rerun
+from membench.sweep.results.tracking import Sweep, Tracking, log_sweep
 
 EXPERIMENTS = ROOT / "experiments"
 RESULTS = ROOT / "results"

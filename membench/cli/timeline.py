@@ -38,7 +38,7 @@ def run(cell: Configuration) -> int:
     # torch and matplotlib take seconds, which a wrong word need not wait for
     from membench.pictures.picture import draw, save
     from membench.pictures.trace import trace_json
-    from membench.sweep.observe import observe
+    from membench.sweep.cells.observe import observe
 
     observed = observe(cell)
     path = Path("outputs") / "timelines" / file_name(observed.title)

@@ -3,6 +3,7 @@
     membench validate                             every data set of experiments/validation
     membench validate dataset=litgpt              one; what the results have of the others stays
     membench validate dataset=schedtune rows=20   20 rows of one, spread over it; prints the errors and writes no results
+    membench validate dataset=torchtune row=3     one row by its number in the results, and the time of each operator of its step
     membench validate rerun=all workers=4
 
 Writes results/validation: a table for each data set, with a line for each row; a summary; a page. Draws
@@ -12,19 +13,21 @@ decides it has changed. Needs a checkout of the repository, and timm and transfo
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from membench.cli.operators import operator_lines
 from membench.cli.words import each, read_count, read_options, refuse_flags
 from membench.core.checks import choice
 from membench.core.configuration import IS_INSTALLED, ROOT
 from membench.core.errors import MembenchError
 from membench.core.files import shown
-from membench.sweep.records import Rerun
+from membench.sweep.results.records import Rerun
 
 if TYPE_CHECKING:
+    from membench.validation.dataset import DataSet
     from membench.validation.errors import Summary
 
 _Row = TypeVar("_Row")
@@ -41,12 +44,14 @@ class Settings:
     Attributes:
         dataset: names; empty for all.
         rows: the most rows of each data set, spread over it; None: all.
+        row: number of a single row of a single data set, of which the operators are printed; None: there is none.
         workers: processes at a time.
         rerun: rows with a current prediction run again with ``all``.
     """
 
     dataset: tuple[str, ...] = ()
     rows: int | None = None
+    row: int | None = None
     workers: int = 2
     rerun: Rerun = Rerun.MISSING
 
@@ -59,17 +64,29 @@ def parse(words: Sequence[str]) -> Settings:
     from membench.validation.dataset import known_datasets
 
     known = known_datasets(DATASETS)
-    return Settings(
+    settings = Settings(
         **read_options(
             words,
             {
                 "dataset": each(partial(choice, known, "dataset")),
                 "rows": partial(read_count, "rows"),
+                "row": _read_number,
                 "workers": partial(read_count, "workers"),
                 "rerun": partial(choice, (Rerun.MISSING, Rerun.ALL), "rerun"),
             },
         )
     )
+    if settings.row is not None and (len(settings.dataset) != 1 or settings.rows is not None):
+        raise MembenchError(
+            "row is one of a single data set, as in: membench validate dataset=torchtune row=3"
+        )
+    return settings
+
+
+def _read_number(text: str) -> int:
+    if not text.isdecimal():
+        raise MembenchError(f"row is the number of a row in the results, such as 3, not {text!r}")
+    return int(text)
 
 
 def run(settings: Settings) -> int:
@@ -84,6 +101,9 @@ def run(settings: Settings) -> int:
 
     known = known_datasets(DATASETS)
     datasets = [load_dataset(DATASETS, name) for name in settings.dataset or known]
+    if settings.row is not None:
+        print("\n".join(_row_lines(datasets[0], settings.row)))
+        return 0
     chosen = [row for data in datasets for row in _spread(data.rows, settings.rows)]
     predictions = Predictions(RECORDS, predict_rows)
     made = iter(predictions.of(chosen, workers=settings.workers, again=settings.rerun is Rerun.ALL))
@@ -100,6 +120,26 @@ def run(settings: Settings) -> int:
     return subprocess.run(
         [sys.executable, "-m", "paper_figs", "validation"], cwd=ROOT, check=False
     ).returncode
+
+
+def _row_lines(data: "DataSet", number: int) -> Iterator[str]:
+    """Yield what was published of a row, what is predicted, and the operators of its step."""
+    from membench.validation.errors import comparisons
+    from membench.validation.predicting import operators_of, predict_rows
+
+    row = next((row for row in data.rows if row.number == number), None)
+    if row is None:
+        raise MembenchError(f"{data.name} has rows 0 to {len(data.rows) - 1}, not {number}")
+    operators = operators_of(row)
+    [compared] = comparisons(data, [row], iter(predict_rows([row])))
+    yield f"{data.name}, row {number} on {row.device}"
+    yield from (f"  {name:<20} {value}" for name, value in row.values.items() if name not in row.measured)
+    for name, measured in row.measured.items():
+        found = compared.prediction.values.get(name)
+        if found is not None:
+            yield f"  {name:<20} {measured:,.6g} measured, {found:,.6g} predicted ({found / measured - 1:+.1%})"
+    yield ""
+    yield from operator_lines(operators, compared.prediction.values["step_time_s"])
 
 
 def _spread(rows: Sequence[_Row], most: int | None) -> Sequence[_Row]:

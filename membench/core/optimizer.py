@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from membench.core.checks import NAME, SWITCH, check, choice
+from membench.core.collective import Collective
 from membench.core.configuration import find_target
 from membench.core.errors import MembenchError, one_line
 from membench.core.precision import Precision
@@ -48,6 +49,7 @@ class UpdateTask:
         workspace_bytes: peak of the temporaries.
         launches: kernels.
         uses_gradients: whether it reads the weights' gradients.
+        collective: by which ranks exchange the weights; None: it computes.
     """
 
     weights: tuple[str, ...]
@@ -61,6 +63,7 @@ class UpdateTask:
     workspace_bytes: int = 0
     launches: int = 1
     uses_gradients: bool = True
+    collective: Collective | None = None
 
 
 @dataclass(frozen=True)
@@ -94,9 +97,11 @@ class Update:
 
 def names_of(tasks: Sequence[UpdateTask]) -> list[str]:
     """Return the names of the tasks of an update in a graph, which are unique."""
-    is_whole = len({task.weights for task in tasks}) == 1
+    is_whole = len({task.weights for task in tasks if not task.collective}) == 1
     return [
-        ("update" if is_whole else f"{task.weights[0]}:update")
+        "weights:all-gather"
+        if task.collective
+        else ("update" if is_whole else f"{task.weights[0]}:update")
         + (" of products" if task.kind is Kind.LINEAR else "")
         + ("" if task.uses_gradients else " of averages")
         for task in tasks

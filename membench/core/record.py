@@ -153,13 +153,14 @@ def framework_name(configuration: Configuration) -> str:
 
 
 def limits_of(configuration: Configuration) -> list[str]:
-    """Return a cell's optimizer, budget and micro-batch, where it has them, each in words."""
-    budget, micro_batch = configuration.get("budget"), configuration.get("micro_batch")
+    """Return a cell's optimizer, budget, micro-batch and compiled kernels, where it has them, each in words."""
+    kernels, budget, micro_batch = (configuration.get(name) for name in ("kernels", "budget", "micro_batch"))
     optimizer = configuration.get("optimizer")
     return [
         *([] if optimizer is None else [optimizer["name"]]),
         *([] if budget is None else [f"budget {format_bytes(parse_bytes(budget))}"]),
         *([] if micro_batch is None else [f"micro-batch {micro_batch}"]),
+        *([] if kernels is None else [f"{kernels} kernels"]),
     ]
 
 

@@ -15,7 +15,7 @@ Semantics that every backend implements:
 - Memory is taken at the compute stream's position: another stream waits for that position before it uses a new space or
   a workspace.
 - Memory is given back at the compute stream's position: before a `Free` or `Reuse` of a block, the compute
-  stream must have waited for all other streams' work on it. `planning.validate` checks that.
+  stream must have waited for all other streams' work on it. `planning.checking.validate` checks that.
 - `Offload` leaves the block on the device; the copy in host memory stays valid until the block is written.
 - A task of the host (`Task.on_host`) runs on the host stream, on the processor. It reads and writes copies in host memory,
   and takes no device memory. What it reads must have a valid copy there; what it writes must not be resident meanwhile, and

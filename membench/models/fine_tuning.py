@@ -47,6 +47,16 @@ def quantized(module: nn.Module, quantization: str, unquantized: Sequence[str] =
     return module if device.type == "meta" else module.to(device)
 
 
+def in_float8(module: nn.Module) -> nn.Module:
+    """Return a module whose linear layers multiply in float8, each factor scaled by its largest element, in training.
+
+    Raises:
+        MembenchError: torchao is not installed.
+    """
+    converted: nn.Module = _imported("torchao.float8").convert_to_float8_training(module)
+    return converted
+
+
 def with_adapters(module: nn.Module, options: Mapping[str, Any]) -> nn.Module:
     """Return a module with low-rank adapters (Hu et al. 2021) of peft, which alone are trained.
 

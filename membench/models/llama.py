@@ -11,6 +11,8 @@ Facts of pytorch/torchtitan, of April 2024 (217cc94e) and December 2024 (9dec370
   block (``"full"``), around every second one (``"layer"``), or around each with attention and every other product kept (``"op"``).
 - `apply_compile` gives each block to `torch.compile`, with the region around it; embedding, last norm, head and loss are not compiled.
 - ``fully_shard`` wraps each block: weights gathered in bfloat16, gradients reduced in single precision.
+- torchtitan/float8.py: torchao converts the linear layers but the head (`float8`). That weights of shards can be gathered in float8
+  (``enable_fsdp_float8_all_gather``) is not predicted.
 
 Facts of foundation-model-stack/fms-fsdp of March 2024 (5e522b4) with foundation-model-stack's fms of February 2024 (e9680cb3):
 
@@ -31,6 +33,7 @@ from torch.utils.checkpoint import checkpoint
 
 from membench.core.checks import choice
 from membench.models.checkpointing import selective_contexts
+from membench.models.fine_tuning import in_float8
 
 CHECKPOINTING = ("none", "full", "layer", "op")
 ROTATIONS = ("complex", "matrix")
@@ -48,6 +51,10 @@ class Llama(nn.Module):
         fused_norm: norms are one kernel.
         single_logits: the model converts its logits to single precision.
         compiled: one of `COMPILED`: what is given to `torch.compile`.
+        float8: linear layers of the blocks multiply in float8.
+
+    Raises:
+        MembenchError: an option is none of these; torchao, which float8 needs, is not installed.
     """
 
     rotation: Tensor
@@ -67,6 +74,7 @@ class Llama(nn.Module):
         fused_norm: bool = False,
         single_logits: bool = False,
         compiled: str = "nothing",
+        float8: bool = False,
     ) -> None:
         super().__init__()
         choice(CHECKPOINTING, "checkpointing", checkpointing)
@@ -78,6 +86,8 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(
             LlamaBlock(width, heads, groups, inner, norm, rotate) for _ in range(layers)
         )
+        if float8:
+            in_float8(self.blocks)
         for block in self.blocks if compiled == "blocks" else ():
             block.compile()
         self.norm = _without_bias(norm(width))
@@ -224,11 +234,14 @@ class TokenLoss(nn.Module):
 
     Args:
         single: the loss converts the logits to single precision.
+        is_compiled: it is given to `torch.compile`, as by torchtitan from February 2025 on (torchtitan/components/loss.py).
     """
 
-    def __init__(self, *, single: bool = False) -> None:
+    def __init__(self, *, single: bool = False, is_compiled: bool = False) -> None:
         super().__init__()
         self.single = single
+        if is_compiled:
+            self.compile()
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean over all tokens: logits (batch, length, vocabulary), targets (batch, length)."""

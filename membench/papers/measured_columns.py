@@ -14,8 +14,8 @@ from membench.papers.quantities import cells_of
 from membench.papers.results import evaluate_all
 from membench.papers.row_key import RowKey
 from membench.papers.tables import format_number, write_csv
-from membench.sweep.provenance import device_facts_from_outside
-from membench.sweep.records import Records
+from membench.sweep.results.provenance import device_facts_from_outside
+from membench.sweep.results.records import Records
 
 
 def gpu_at_hand() -> dict[str, Any] | None:

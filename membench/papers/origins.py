@@ -6,7 +6,7 @@ from pathlib import Path
 
 from membench.papers.numbers import PaperNumbers
 from membench.papers.tables import MeasuredValues
-from membench.sweep.provenance import git
+from membench.sweep.results.provenance import git
 
 
 @dataclass(frozen=True)

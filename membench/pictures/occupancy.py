@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from membench.core.schedule import COMPUTE_STREAM, Schedule
 from membench.core.timeline import Timeline
 from membench.pictures.observed_step import ObservedStep
-from membench.planning.holders import held_bytes
+from membench.planning.memory.holders import held_bytes
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 A strategy decides; the builder keeps the program legal. It tracks the blocks that are resident, that have a valid copy on
 the host and that are dead, adds the waits between streams that a copy needs, and refuses illegal requests.
-`planning.exchange` inserts the exchange of gradients into a finished program.
+`planning.parallel.exchange` inserts the exchange of gradients into a finished program.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ from membench.core.schedule import (
     Wait,
 )
 from membench.core.task_graph import RESULT_ROLES, Task, TaskGraph
-from membench.planning.accesses import Access, Accesses
+from membench.planning.checking.accesses import Access, Accesses
 from membench.planning.pool import Pool, PoolUse
 from membench.planning.region import Region
 from membench.planning.uses import touching_tasks

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from membench.core.schedule import Schedule
 from membench.core.task_graph import RESULT_ROLES
-from membench.planning.liveness import residencies
+from membench.planning.memory.liveness import residencies
 
 Interval = tuple[int, int]
 """First and last event of a residency, in the order of the program."""

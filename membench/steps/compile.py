@@ -21,39 +21,46 @@ from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.kernels import Kernels
 from membench.core.machine import Machine
-from membench.core.optimizer import WeightUpdate
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
-from membench.planning.exchange import Exchange, exchange_in_last_run, update_before
-from membench.planning.update import updated_workload
+from membench.planning.parallel.exchange import Exchange, exchange_in_last_run, update_before
+from membench.planning.rewrites.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
+    as_cluster,
     as_device,
     as_machine,
     as_strategy,
     as_update,
     workload_of,
 )
-from membench.steps.as_run import graph_as_run
-from membench.steps.compile_checks import check_divided, check_host, check_placement, check_together
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.fused_graphs import compiled_parts, step_graphs
-from membench.steps.kept_steps import Shapes
-from membench.steps.micro_batched_step import MicroBatchedStep
-from membench.steps.pipelined_step import Pipelined, build_pipelined_step
-from membench.steps.placement import place_workload
+from membench.steps.compile_checks import (
+    check_divided,
+    check_host,
+    check_kernels,
+    check_placement,
+    check_together,
+)
+from membench.steps.options import StepOptions
+from membench.steps.parallel.pipelined_step import Pipelined, build_pipelined_step
+from membench.steps.parallel.real_ranks import RealRanks, check_options, real_ranks
 from membench.steps.plan import Runs, plan_step, plan_to_fit
-from membench.steps.real_ranks import RealRanks, check_options, real_ranks
-from membench.steps.shaped_step import ShapedStep
-from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
-from membench.steps.update import real_update
+from membench.steps.predicted.as_run import graph_as_run
+from membench.steps.predicted.fused_graphs import compiled_parts, step_graphs
+from membench.steps.predicted.simulated_step import SimulatedStep, check_capacity, simulated_step
+from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.real.kept_steps import Shapes
+from membench.steps.real.micro_batched_step import MicroBatchedStep
+from membench.steps.real.placement import place_workload
+from membench.steps.real.shaped_step import ShapedStep
+from membench.steps.real.update import real_update
 from membench.strategies.base import Strategy
 
 
@@ -125,7 +132,7 @@ def compile(  # noqa: A001 (the field's term)
         channels_last: weights and inputs with four dimensions have that memory format; of a real step, the module's too.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
         shapes: ``"fixed"`` refuses batches that are not like the example; ``"any"`` captures and plans each new kind of a real
-            step's batch when it first gets one, and keeps up to `membench.steps.kept_steps.MOST_KEPT` of them, each with its
+            step's batch when it first gets one, and keeps up to `membench.steps.real.kept_steps.MOST_KEPT` of them, each with its
             first batch.
         kernels: ``"eager"`` runs PyTorch's operators, bit for bit. ``"inductor"`` fuses them as `torch.compile` does, and
             schedules the fused ones (`membench.planning.fusion.graph`): on the CPU, with random numbers as eager PyTorch draws them, and
@@ -144,122 +151,83 @@ def compile(  # noqa: A001 (the field's term)
     """
     check_together(backend, exchange, device, cluster, machine, optimizer, shapes, cuda_graph)
     check_host(backend, host_memory, disk, shapes, cuda_graph)
-    chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
-    compiled_by = choice(Kernels, "kernels", kernels or Kernels.EAGER)
+    options = StepOptions(
+        as_strategy(strategy),
+        as_bytes(budget),
+        micro_batch,
+        None if exchange is None else choice(Exchange, "exchange", exchange),
+        as_update(optimizer),
+        None if kernels is None else choice(Kernels, "kernels", kernels),
+        cuda_graph,
+    )
     stages = module if isinstance(module, Pipelined) else None
     module, ranks = real_ranks(module if stages is None else stages.module)
     if ranks or stages:
         wrapper = ranks.wrapper if ranks else "Pipelined"
         check_options(wrapper, backend, exchange, precision, shapes, channels_last=channels_last)
-    if compiled_by is not Kernels.EAGER and (backend not in ("cpu", "simulated") or ranks or stages):
-        raise MembenchError(
-            f"kernels={compiled_by} run on one CPU (backend='cpu') with a module that no process shares, or are simulated; leave "
-            "kernels out"
-        )
+    check_kernels(options.kernels, backend, is_shared=bool(ranks or stages))
     host_memory_bytes = as_bytes(host_memory, "host_memory")
-    when = None if exchange is None else choice(Exchange, "exchange", exchange)
 
     def workload_at(example: tuple[Any, Any]) -> Workload:
         return workload_of(module, loss, example, precision=precision, channels_last=channels_last)
 
     workload = workload_at(batch)
     if Source.of(backend) is Source.SIMULATED:
-        return _simulate(
-            workload,
-            chosen,
-            device,
-            cluster,
-            budget_bytes,
-            micro_batch,
-            when,
-            as_update(optimizer),
-            as_machine(machine, host_memory_bytes),
-            kernels,
-        )
+        inside = as_machine(machine, host_memory_bytes)
+        return _simulate(workload, options, as_device(device), as_cluster(cluster), inside)
     if ranks is None:
         check_divided(module, exchange, optimizer)
     target = real_device(backend)
     check_products(workload.precision, target)
     check_placement(module, target)
-    cache = load_cache(target) if backend == "cuda" else None
     measured = MeasuredCost(
         target,
-        cache,
+        load_cache(target) if backend == "cuda" else None,
         cuda_graph=cuda_graph,
         host_memory_bytes=host_memory_bytes,
         disk_folder=None if disk is None else Path(disk),
     )
-    updated_by = as_update(optimizer)
 
     def build(inputs: Any, targets: Any) -> CompiledStep | MicroBatchedStep:
+        whole = workload_at((inputs, targets))
         if stages:
-            whole = workload_at((inputs, targets))
-            return build_pipelined_step(whole, stages, chosen, measured, budget_bytes, updated_by)
-        return build_step(
-            Captures(updated_workload(workload_at((inputs, targets)).converted(), updated_by), target),
-            chosen,
-            measured,
-            budget_bytes,
-            micro_batch=micro_batch,
-            exchange=when,
-            optimizer=updated_by,
-            cuda_graph=cuda_graph,
-            ranks=ranks,
-            kernels=compiled_by,
-        )
+            return build_pipelined_step(whole, stages, measured, options)
+        captures = Captures(updated_workload(whole.converted(), options.optimizer), target)
+        return build_step(captures, measured, options, ranks)
 
     return build(*batch) if shapes == Shapes.FIXED else ShapedStep(build, module, *batch)
 
 
 def _simulate(
-    workload: Workload,
-    strategy: Strategy,
-    device: str | DeviceProfile | None,
-    cluster: str | Cluster,
-    budget_bytes: int | None,
-    micro_batch: int | str | None,
-    exchange: Exchange | None,
-    by: WeightUpdate | None,
-    machine: Machine,
-    kernels: str | None,
+    workload: Workload, options: StepOptions, device: DeviceProfile, cluster: Cluster, machine: Machine
 ) -> SimulatedStep:
-    profile = as_device(device)
-    joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
     framework = configuration.load("framework", "pytorch")
-    cost = RooflineCost(joined.loaded(profile), framework.efficiency, machine)
-    known, compiled = compiled_parts(workload.module, workload.loss, kernels)
+    cost = RooflineCost(cluster.loaded(device), framework.efficiency, machine)
+    known, compiled = compiled_parts(workload.module, workload.loss, options.kernels)
+    by = options.optimizer
     captures = Captures(updated_workload(replace(workload, compiled=known), by), framework.captured_on)
     graph_at = step_graphs(captures, compiled).graph_at
     captured = None if by is None else CapturedUpdate(by, workload.module)
-    update = update_before(exchange if joined.devices > 1 else None, captured)
+    update = update_before(options.exchange if cluster.devices > 1 else None, captured)
 
     def plan(budget_bytes: int | None) -> Runs:
-        return plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch, update)
+        size, micro_batch = workload.batch_size, options.micro_batch
+        return plan_step(graph_at, size, options.strategy, cost, budget_bytes, micro_batch, update)
 
     def excess_bytes(runs: Runs) -> int:
-        return max(0, max(run.schedule.peak_bytes for run in runs) - profile.memory_bytes)
+        return max(0, max(run.schedule.peak_bytes for run in runs) - device.memory_bytes)
 
-    runs = (
-        plan_to_fit(plan, excess_bytes, profile.memory_bytes) if budget_bytes is None else plan(budget_bytes)
-    )
-    if joined.devices > 1:
-        runs = exchange_in_last_run(runs, exchange or Exchange.AS_MADE)
-    check_capacity(runs, profile)
-    return simulated_step(runs, cost, joined)
+    runs = plan(options.budget_bytes)
+    if options.budget_bytes is None:
+        runs = plan_to_fit(plan, excess_bytes, device.memory_bytes)
+    if cluster.devices > 1:
+        runs = exchange_in_last_run(runs, options.exchange or Exchange.AS_MADE)
+    check_capacity(runs, device)
+    return simulated_step(runs, cost, cluster)
 
 
 def build_step(
-    captures: Captures,
-    strategy: Strategy,
-    cost: MeasuredCost,
-    budget_bytes: int | None,
-    *,
-    micro_batch: int | str | None = None,
-    exchange: Exchange | None = None,
-    optimizer: WeightUpdate | None = None,
-    cuda_graph: bool = False,
-    ranks: RealRanks | None = None,
-    kernels: Kernels = Kernels.EAGER,
+    captures: Captures, cost: MeasuredCost, options: StepOptions, ranks: RealRanks | None = None
 ) -> CompiledStep | MicroBatchedStep:
     """Put a workload under a strategy, to run on the device whose costs are measured.
 
@@ -272,21 +240,24 @@ def build_step(
         MembenchError: there is no process group to exchange with; see also `compile`.
     """
     batch_size = captures.workload.batch_size
-    update = None if optimizer is None else real_update(optimizer, captures.workload.module, cost)
-    if update and cuda_graph:
+    update = real_update(options.optimizer, captures.workload.module, cost) if options.optimizer else None
+    if update and options.cuda_graph:
         raise MembenchError(
             "a CUDA graph does not contain the optimizer's step; leave cuda_graph or optimizer out"
         )
 
+    exchange = options.exchange
+
     def graph_at(size: int) -> TaskGraph:
-        graph = graph_as_run(captures, cost, size, kernels)
+        graph = graph_as_run(captures, cost, size, options.kernels or Kernels.EAGER)
         if ranks:
             return ranks.graph_of_rank(graph, batch_size)
-        return with_staged_arguments(graph) if cuda_graph else graph
+        return with_staged_arguments(graph) if options.cuda_graph else graph
 
     def make_plan() -> tuple[RepeatedSchedule, ...]:
         planned = update_before(exchange, update)
-        runs = plan_step(graph_at, batch_size, strategy, cost, budget_bytes, micro_batch, planned)
+        budget_bytes, micro_batch = options.budget_bytes, options.micro_batch
+        runs = plan_step(graph_at, batch_size, options.strategy, cost, budget_bytes, micro_batch, planned)
         return exchange_in_last_run(runs, exchange) if exchange else runs
 
     if exchange:
@@ -305,7 +276,7 @@ def build_step(
     if update:
         update.follow_weights()
     loss = _loss_accumulator(runs[0].schedule.graph, workload.of_size(sizes[0]), cost.device)
-    pool = torch.cuda.graph_pool_handle() if cuda_graph else None
+    pool = torch.cuda.graph_pool_handle() if options.cuda_graph else None
     steps = tuple(
         CompiledStep(
             workload.of_size(size),

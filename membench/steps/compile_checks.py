@@ -10,10 +10,11 @@ from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.kernels import Kernels
 from membench.core.machine import Machine
 from membench.steps.arguments import OptimizerLike
-from membench.steps.kept_steps import Shapes
-from membench.steps.tensor_parallel import is_divided
+from membench.steps.parallel.tensor_parallel import is_divided
+from membench.steps.real.kept_steps import Shapes
 
 
 def check_together(
@@ -60,6 +61,19 @@ def check_host(
         raise MembenchError(
             "shapes='any' makes a step for each shape, and one step alone can keep the optimizer's states on a disk; leave shapes or "
             "host_memory out"
+        )
+
+
+def check_kernels(kernels: Kernels | None, backend: str, *, is_shared: bool) -> None:
+    """Refuse compiled kernels where they do not run.
+
+    Args:
+        is_shared: whether several processes share the module.
+    """
+    if kernels is Kernels.INDUCTOR and (backend not in ("cpu", "simulated") or is_shared):
+        raise MembenchError(
+            f"kernels={kernels} run on one CPU (backend='cpu') with a module that no process shares, or are simulated; leave "
+            "kernels out"
         )
 
 

@@ -7,7 +7,7 @@ from membench.codecs.meter import DensityMeter
 from membench.core.schedule import COMPUTE_STREAM
 from membench.core.workload import Workload
 from membench.profiling.measured_cost import MeasuredCost
-from membench.steps.compiled_step import CompiledStep
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.compression import compress, encodable_activations
 
 

@@ -7,7 +7,7 @@ from membench.core.record import Source
 from membench.core.schedule import COMPUTE_STREAM, AllReduce, Compute, Offload, Prefetch, Schedule
 from membench.core.timeline import Timeline
 from membench.execution.measurement import Throughput
-from membench.planning.liveness import average_bytes, copied_bytes
+from membench.planning.memory.liveness import average_bytes, copied_bytes
 
 
 @dataclass(frozen=True)

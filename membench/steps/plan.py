@@ -11,8 +11,9 @@ from membench.core.optimizer import UpdateOf
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import TaskGraph
 from membench.execution.simulation import step_time_s
-from membench.planning.disk import keep_within
-from membench.planning.micro_batch import (
+from membench.planning.checking.validate import validate
+from membench.planning.host_memory.disk import keep_within
+from membench.planning.rewrites.micro_batch import (
     FASTEST,
     FITTED,
     GraphAt,
@@ -20,9 +21,8 @@ from membench.planning.micro_batch import (
     micro_batch_size,
     sizes_around,
 )
-from membench.planning.update import add_states, add_update
-from membench.planning.validate import validate
-from membench.steps.simulated_step import simulated_step
+from membench.planning.rewrites.update import add_states, add_update
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.base import Strategy, strategies
 
 Runs = tuple[RepeatedSchedule, ...]

@@ -20,22 +20,23 @@ from membench.core.cluster import Cluster
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency, with_rates
+from membench.core.errors import MembenchError
 from membench.core.fully_sharded import check_whole
 from membench.core.garbage import without_collection
 from membench.core.kernels import Compiled
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
 from membench.core.pipeline import Pipeline, PipelineSchedule
-from membench.core.schedule import RepeatedSchedule
 from membench.core.sharding import REPLICATED
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
-from membench.planning.micro_batch import GraphAt
-from membench.planning.pipeline import pipelined
-from membench.planning.replication import replicate
-from membench.planning.sharding import shard
-from membench.planning.update import add_states, add_update, updated_workload
+from membench.planning.parallel.partitioned_update import partitioned
+from membench.planning.parallel.pipeline import pipelined
+from membench.planning.parallel.replication import replicate
+from membench.planning.parallel.sharding import shard
+from membench.planning.rewrites.micro_batch import GraphAt
+from membench.planning.rewrites.update import add_states, add_update, updated_workload
 from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
@@ -46,12 +47,12 @@ from membench.steps.arguments import (
     as_update,
     workload_of,
 )
-from membench.steps.fused_graphs import compiled_parts, step_graphs
-from membench.steps.plan import plan_step
-from membench.steps.prediction import Prediction, after_rounds, of_stages, predicted
-from membench.steps.ranks import Ranks, ranks_of
-from membench.steps.simulated_step import simulated_pipeline, simulated_step
-from membench.steps.tensor_parallel import Plan
+from membench.steps.parallel.ranks import Ranks, ranks_of
+from membench.steps.parallel.tensor_parallel import Plan
+from membench.steps.plan import Runs, plan_step
+from membench.steps.predicted.fused_graphs import compiled_parts, step_graphs
+from membench.steps.predicted.prediction import Prediction, after_rounds, of_stages, predicted
+from membench.steps.predicted.simulated_step import simulated_pipeline, simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
 
@@ -97,7 +98,16 @@ class Predictor:
         self._budget_bytes = budget_bytes
         self._ranks = ranks
         self._by = update
-        self._update = None if update is None else CapturedUpdate(update, workload.module)
+        self._update = self._captured_update()
+
+    def _captured_update(self) -> UpdateOf | None:
+        """Return the update of a rank."""
+        if self._by is None:
+            return None
+        whole, ranks = CapturedUpdate(self._by, self.module), self._ranks
+        if ranks is None or not ranks.partitions_update:
+            return whole
+        return partitioned(whole, REPLICATED, ranks.mesh.sizes[REPLICATED])
 
     @property
     def module(self) -> nn.Module:
@@ -116,30 +126,59 @@ class Predictor:
         Args:
             machine: that the device is in; None: the one of ``conf/machine/server.yaml``.
         """
+        cost = rank_cost(device, self._efficiency, machine, self._ranks)
+        size, budget_bytes = self._captures.workload.batch_size, self._budget_bytes
         ranks = self._ranks
-        if ranks is not None and ranks.pipeline is not None:
-            with without_collection():  # which would look through millions of objects again and again
-                return predict_pipeline(
-                    self._graph_at(self._captures.workload.batch_size),
-                    ranks.pipeline,
-                    self._strategy,
-                    device,
-                    rank_cost(device, self._efficiency, machine, ranks),
-                    ranks,
-                    lambda: None if self._by is None else CapturedUpdate(self._by, self.module),
-                    self._budget_bytes,
-                )
-        return predict_graphs(
-            self._graph_at,
-            self._captures.workload.batch_size,
-            self._strategy,
-            device,
-            self._efficiency,
-            budget_bytes=self._budget_bytes,
-            update=self._update,
-            machine=machine,
-            ranks=self._ranks,
-        )
+        is_cut = (
+            ranks is not None and ranks.pipeline is not None
+        )  # into stages, each of which updates its own weights
+        update = self._captured_update if is_cut else lambda: self._update
+        return predict_rank(self._graph_at, size, self._strategy, device, cost, update, ranks, budget_bytes)
+
+    def planned(self, device: DeviceProfile, machine: Machine | None = None) -> tuple[Runs, RooflineCost]:
+        """Return the schedules of a step of ranks that are alike, and the costs by which they were planned.
+
+        Args:
+            machine: see `on`.
+
+        Raises:
+            MembenchError: there is a pipeline, whose ranks differ.
+        """
+        if self._ranks is not None and self._ranks.pipeline is not None:
+            raise MembenchError(
+                "the ranks of a pipeline differ, and are predicted together; leave pp out of parallel, or the breakdown"
+            )
+        cost = rank_cost(device, self._efficiency, machine, self._ranks)
+        batch_size, budget_bytes = self._captures.workload.batch_size, self._budget_bytes
+        planned = (self._graph_at, batch_size, self._strategy, cost, budget_bytes, self._update, self._ranks)
+        return plan_rank(*planned), cost
+
+
+def predict_rank(
+    graph_at: GraphAt,
+    batch_size: int,
+    strategy: Strategy,
+    device: DeviceProfile,
+    cost: RooflineCost,
+    update: Callable[[], UpdateOf | None],
+    ranks: Ranks | None = None,
+    budget_bytes: int | None = None,
+) -> Prediction:
+    """Return the prediction of one rank: of a pipeline, whose ranks are simulated together, the one with the greatest memory.
+
+    Args:
+        graph_at: returns the captured graph of one device for a number of samples.
+        cost: see `rank_cost`.
+        update: returns a new one for each rank.
+    """
+    if ranks is not None and ranks.pipeline is not None:
+        with without_collection():  # which would look through millions of objects again and again
+            whole = graph_at(batch_size)
+            return predict_pipeline(
+                whole, ranks.pipeline, strategy, device, cost, ranks, update, budget_bytes
+            )
+    runs = plan_rank(graph_at, batch_size, strategy, cost, budget_bytes, update(), ranks)
+    return predicted(runs, simulated_step(runs, cost), device)
 
 
 def predict_pipeline(
@@ -198,33 +237,29 @@ def _places(
     return places
 
 
-def predict_graphs(
+def plan_rank(
     graph_at: GraphAt,
     batch_size: int,
     strategy: Strategy,
-    device: DeviceProfile,
-    efficiency: Efficiency,
-    *,
+    cost: CostModel,
     budget_bytes: int | None = None,
     update: UpdateOf | None = None,
-    machine: Machine | None = None,
     ranks: Ranks | None = None,
-) -> Prediction:
-    """Return the prediction of a step whose graphs are at hand; see `Predictor`.
+) -> Runs:
+    """Return the schedules of a rank's step whose graphs are at hand; see `Predictor`.
 
     Args:
         graph_at: returns the captured graph of one device for a number of samples.
     """
-    cost = rank_cost(device, efficiency, machine, ranks)
 
-    def planned(graphs: GraphAt, by: UpdateOf | None) -> tuple[RepeatedSchedule, ...]:
+    def planned(graphs: GraphAt, by: UpdateOf | None) -> Runs:
         return plan_step(graphs, batch_size, strategy, cost, budget_bytes, update=by)
 
     runs = planned(lambda size: rank_graph(graph_at(size), ranks), update)
     if ranks is not None and ranks.accumulate > 1:
         [first] = planned(lambda size: add_states(rank_graph(graph_at(size), ranks), update), None)
         runs = (replace(first, count=ranks.accumulate - 1), *runs)
-    return predicted(runs, simulated_step(runs, cost), device)
+    return runs
 
 
 def rank_cost(
@@ -269,6 +304,7 @@ def predict(
     wrapped: Sequence[str] | None = None,
     reshard_after_forward: bool | None = None,
     reduce_dtype: torch.dtype | None = None,
+    partition_optimizer: bool = False,
     tensor_parallel: Plan | None = None,
     pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
     stages: int | None = None,
@@ -307,6 +343,8 @@ def predict(
         reshard_after_forward: gathered weights are given back after the forward pass; None: unless there are stages, which keep them
             for all micro-batches. Shards are in the precision of the module's weights, gathered weights in that of ``precision``.
         reduce_dtype: in which gradients are added up over GPUs; None: that in which they are computed.
+        partition_optimizer: each of the replicas ``dp`` updates a part of the weights and holds the states of these alone, as torch's
+            ``ZeroRedundancyOptimizer``.
         tensor_parallel: a plan as torch's ``parallelize_module`` takes it, ``{"blocks.*.query": ColwiseParallel(), ...}``. None: that
             of the module's method ``tensor_parallel_plan``, or of a network of transformers. A module that `parallelize_module` has
             divided is captured as it is.
@@ -342,6 +380,7 @@ def predict(
             wrapped=wrapped,
             reshard_after_forward=reshard_after_forward,
             reduce_dtype=reduce_dtype,
+            partition_optimizer=partition_optimizer,
             tensor_parallel=tensor_parallel,
             pipeline=pipeline,
             stages=stages,

@@ -37,13 +37,13 @@ from membench.core.workload import Workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import as_bytes, as_strategy
-from membench.steps.as_run import graph_as_run
 from membench.steps.compile_checks import check_placement
-from membench.steps.kept_steps import KeptSteps, Shapes, described, kind_of
-from membench.steps.placement import place_module
 from membench.steps.plan import plan
-from membench.steps.shared_attributes import Module, sharing_attributes
-from membench.steps.wrapped_step import WrappedStep
+from membench.steps.predicted.as_run import graph_as_run
+from membench.steps.real.kept_steps import KeptSteps, Shapes, described, kind_of
+from membench.steps.real.placement import place_module
+from membench.steps.wrapped.shared_attributes import Module, sharing_attributes
+from membench.steps.wrapped.wrapped_step import WrappedStep
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 
@@ -73,7 +73,7 @@ def wrap(
         example: arguments of a call as `membench.compile` takes inputs; the call is captured and planned now, so that errors
             are raised here. None: at the first call.
         shapes: ``"any"`` captures and plans each new kind of call when it is first made, and keeps up to
-            `membench.steps.kept_steps.MOST_KEPT` of them; ``"fixed"`` refuses all calls but those like the first.
+            `membench.steps.real.kept_steps.MOST_KEPT` of them; ``"fixed"`` refuses all calls but those like the first.
         kernels: ``"eager"`` or ``"inductor"``, on the CPU; see `membench.compile`.
 
     Raises:

@@ -21,12 +21,12 @@ from membench.core.task_graph import (
 )
 from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.encoding import add_encoded_forms, encoded_bytes
-from membench.planning.micro_batch import GraphAt, fitted_sizes
+from membench.planning.encoding import add_encoded_forms, encoded_bytes, float32_activations
 from membench.planning.pool import BestFitPool, FixedPool, Pool
-from membench.planning.recompute import Repeatable, Segment, recompute
 from membench.planning.region import Region, plan_region
-from membench.planning.rewrite import join_convolution_backward, keep_on_host, mask_relu
+from membench.planning.rewrites.micro_batch import GraphAt, fitted_sizes
+from membench.planning.rewrites.recompute import Repeatable, Segment, recompute
+from membench.planning.rewrites.rewrite import join_convolution_backward, keep_on_host, mask_relu
 from membench.strategies.base import Strategy
 from membench.strategies.compression import compress
 from membench.strategies.on_demand import compute_on_demand
@@ -64,6 +64,7 @@ __all__ = [
     "compute_on_demand",
     "encoded_bytes",
     "fitted_sizes",
+    "float32_activations",
     "join_convolution_backward",
     "keep_on_host",
     "mask_relu",

@@ -11,7 +11,7 @@ from membench.core.cost_model import CostModel
 from membench.core.errors import UnsupportedStrategy, near
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Mode, TaskGraph
-from membench.planning.micro_batch import GraphAt
+from membench.planning.rewrites.micro_batch import GraphAt
 
 
 class Strategy(ABC):

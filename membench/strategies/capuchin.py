@@ -25,7 +25,7 @@ from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Problem
-from membench.planning.rewrite import join_convolution_backward
+from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 
 

@@ -29,7 +29,7 @@ Density = float | Mapping[int, float]
 """The largest fraction of non-zeros that is planned for: one for all activations, or by block (1 for any other block)."""
 
 MEASURED = "measured"
-"""The density of a cell that measures densities on its model; see `membench.sweep.method`."""
+"""The density of a cell that measures densities on its model; see `membench.sweep.cells.method`."""
 
 _KEEP_ZEROS = frozenset({Kind.POOLING, Kind.DROPOUT, Kind.CONCATENATE})
 _LINEAR_READERS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.RELU, Kind.POOLING})

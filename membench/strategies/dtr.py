@@ -27,8 +27,8 @@ from membench.core.schedule import Schedule
 from membench.core.task_graph import RESULT_ROLES, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.choices.problem import Problem
-from membench.planning.recompute import Order, RenamedTask, reordered
-from membench.planning.rewrite import join_convolution_backward
+from membench.planning.rewrites.recompute import Order, RenamedTask, reordered
+from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 

@@ -7,7 +7,7 @@ from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Mode, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrite import join_convolution_backward
+from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 

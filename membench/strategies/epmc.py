@@ -27,7 +27,7 @@ from membench.codecs.rows import csr, vp_encoding
 from membench.core.cost_model import CostModel
 from membench.core.schedule import COMPUTE_STREAM, Schedule
 from membench.core.task_graph import TaskGraph
-from membench.planning.rewrite import join_convolution_backward
+from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.compression import Density, check_density, compress, worth_encoding
 

@@ -9,7 +9,7 @@ from membench.codecs.mask import BitMask
 from membench.core.cost_model import CostModel
 from membench.core.schedule import COMPUTE_STREAM, Schedule
 from membench.core.task_graph import Phase, TaskGraph
-from membench.planning.rewrite import is_backward_relu, join_convolution_backward
+from membench.planning.rewrites.rewrite import is_backward_relu, join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.compression import compress, encodable_activations
 

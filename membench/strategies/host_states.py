@@ -8,7 +8,7 @@ from itertools import accumulate
 from membench.capture.dissolve import is_of_state
 from membench.core.task_graph import AFTER_THE_LOSS, STATE_ROLES, Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrite import keep_on_host, update_on_host
+from membench.planning.rewrites.rewrite import keep_on_host, update_on_host
 
 DEEPSPEED_BUCKET_BYTES = 100_000_000
 """Gradients that a device holds while they leave: 5e7 in half precision, ``reduce_bucket_size`` of DeepSpeed's script for ZeRO-Offload."""

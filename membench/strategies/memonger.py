@@ -17,7 +17,7 @@ O(sqrt(n)) memory and one more forward pass (Section 4.3).
 - The last segment is recomputed as well (Algorithm 1; the planner marks every operator except those that it keeps).
 
 Not SuperNeurons, which recomputes cheap layers only; nothing is copied to the host. Dropout's masks and the running
-statistics of batch norm stay as eager PyTorch has them: see `planning.recompute`.
+statistics of batch norm stay as eager PyTorch has them: see `planning.rewrites.recompute`.
 """
 
 from bisect import bisect_left, insort
@@ -29,7 +29,7 @@ from membench.core.schedule import Schedule
 from membench.core.task_graph import AFTER_THE_LOSS, RESULT_ROLES, Block, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool, Pool, allocated
-from membench.planning.recompute import Repeatable, Segment, recompute, recomputing_order
+from membench.planning.rewrites.recompute import Repeatable, Segment, recompute, recomputing_order
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from membench.core.task_graph import RESULT_ROLES, Task
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import Pool
-from membench.planning.recompute import Order
+from membench.planning.rewrites.recompute import Order
 
 
 def compute_on_demand(builder: ScheduleBuilder, tasks: Iterable[Task]) -> None:

@@ -26,7 +26,7 @@ from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
-from membench.planning.rewrite import join_convolution_backward
+from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.chain.stages import Chain
 from membench.strategies.eager import Eager

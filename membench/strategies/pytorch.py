@@ -12,7 +12,7 @@ from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Mode, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrite import join_convolution_backward
+from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 
 

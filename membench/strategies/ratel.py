@@ -29,8 +29,8 @@ from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import AFTER_THE_LOSS, Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.recompute import Repeatable, Segment, recompute
-from membench.planning.rewrite import join_convolution_backward, update_on_host
+from membench.planning.rewrites.recompute import Repeatable, Segment, recompute
+from membench.planning.rewrites.rewrite import join_convolution_backward, update_on_host
 from membench.planning.uses import saved_for_backward
 from membench.strategies.base import Strategy
 from membench.strategies.chain.stages import Chain

@@ -27,7 +27,7 @@ from membench.core.task_graph import Kind, LayerTasks, TaskGraph
 from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.features import feature_layers
-from membench.planning.liveness import live_bytes
+from membench.planning.memory.liveness import live_bytes
 from membench.planning.uses import last_touched, saved_for_backward
 from membench.strategies.base import Strategy
 

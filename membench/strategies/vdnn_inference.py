@@ -8,7 +8,7 @@ from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import EXTERNAL_ROLES, Mode, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrite import keep_on_host
+from membench.planning.rewrites.rewrite import keep_on_host
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 

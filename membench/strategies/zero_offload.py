@@ -33,7 +33,7 @@ from membench.core.cost_model import CostModel
 from membench.core.schedule import DELAYED_STEPS, Schedule
 from membench.core.task_graph import Block, HostLocation, Kind, Phase, Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrite import as_written
+from membench.planning.rewrites.rewrite import as_written
 from membench.strategies.base import Strategy
 from membench.strategies.host_states import (
     DEEPSPEED_BUCKET_BYTES,

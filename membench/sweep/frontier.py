@@ -15,8 +15,8 @@ from tqdm import tqdm
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration, Outcome, Record
 from membench.pictures.frontier import Frontier, FrontierPoint
-from membench.sweep.records import Records
-from membench.sweep.worker import Workers
+from membench.sweep.processes.worker import Workers
+from membench.sweep.results.records import Records
 
 EAGER = "eager"
 HALVINGS = 3

@@ -9,7 +9,7 @@ from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.units import format_bytes
 from membench.profiling.nvml import visible_gpus
-from membench.sweep.provenance import device_facts_from_outside
+from membench.sweep.results.provenance import device_facts_from_outside
 
 THIS = "this"
 """The name that stands for the GPU at hand."""

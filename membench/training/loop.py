@@ -23,8 +23,8 @@ from membench.core.dataset import Dataset, Split
 from membench.core.errors import MembenchError
 from membench.execution.measurement import synchronize
 from membench.steps.compile import compile as compile_step
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.real.micro_batched_step import MicroBatchedStep
 from membench.strategies.base import Strategy
 from membench.training.recipe import Recipe
 

@@ -14,9 +14,9 @@ from membench.core.dataset import Dataset
 from membench.core.record import Configuration, Outcome, Record, Source, configuration_hash
 from membench.core.workload import Workload
 from membench.execution.measurement import synchronize
-from membench.sweep.model import build_loss
-from membench.sweep.provenance import device_facts, provenance
-from membench.sweep.run import outcome_of
+from membench.sweep.cells.model import build_loss
+from membench.sweep.cells.run import outcome_of
+from membench.sweep.results.provenance import device_facts, provenance
 from membench.training.loop import Epoch, check_fit, infer_within, inference_step, train
 from membench.training.progress import Progress
 from membench.training.recipe import Recipe

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from membench.validation.rows import Row
 
 ROOFLINE = "roofline_time_s"
 WITHIN = (0.10, 0.25, 0.50)
+
+PAIRS_DIFFER_BY = 0.1
+"""Measured rates of a pair whose order is judged."""
 _PREFIXES = re.compile(r"^(?:tf|gluon|legacy|swsl|ssl|ig|tv|adv)_")
 
 
@@ -154,6 +158,38 @@ def comparisons(
         return Comparison(row, prediction, fitted, comparison(row.base))
 
     return [found for found in map(comparison, made) if found]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Pairs of rows of one network on one kind of device, of which one is faster by more than `PAIRS_DIFFER_BY`.
+
+    Attributes:
+        pairs: whose rates are published.
+        right: of these, in which the same one is predicted to be faster.
+    """
+
+    pairs: int
+    right: int
+
+
+def order_of(comparisons: Iterable[Comparison]) -> Order:
+    """Return how many pairs of judged rows are predicted in the order of their measured rates."""
+    rates: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for each in comparisons:
+        row, simulated_s = each.row, each.prediction.values.get("step_time_s")
+        measured_s = row.measured.get("step_time_s")
+        if row.work and simulated_s and measured_s and "step_time_s" not in each.fitted:
+            found = rates.setdefault((row.network, row.device), [])
+            found.append((row.work / measured_s, row.work / simulated_s))
+    pairs = [
+        (first, second)
+        for found in rates.values()
+        for first, second in combinations(found, 2)
+        if max(first[0], second[0]) > (1 + PAIRS_DIFFER_BY) * min(first[0], second[0])
+    ]
+    right = sum((first[0] > second[0]) == (first[1] > second[1]) for first, second in pairs)
+    return Order(len(pairs), right)
 
 
 def family(network: str) -> str:

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from membench.core.files import write_whole
 from membench.validation.dataset import DataSet
-from membench.validation.errors import Comparison, Summary
+from membench.validation.errors import Comparison, Summary, order_of
 from membench.validation.rows import LARGEST
 
 PAGE = "README.md"
@@ -122,6 +122,7 @@ def _set(data: DataSet, comparisons: Sequence[Comparison], found: Sequence[Summa
         ],
         "tables": tables,
         "changes": changes,
+        "order": order_of(comparisons),
         "not_run": not_run,
     }
 

@@ -18,12 +18,13 @@ from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
 from membench.steps.arguments import as_update
-from membench.steps.fused_graphs import compiled_parts
+from membench.steps.parallel.ranks import Ranks, ranks_of
 from membench.steps.predict import Predictor
-from membench.steps.prediction import Prediction
-from membench.steps.ranks import Ranks, ranks_of
+from membench.steps.predicted.breakdown import OperatorTime, operator_times
+from membench.steps.predicted.fused_graphs import compiled_parts
+from membench.steps.predicted.prediction import Prediction
 from membench.strategies.base import Strategy, find_strategy
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 from membench.validation.predictions import RowPrediction
 from membench.validation.rows import LARGEST, QUANTITIES, Row
 
@@ -74,7 +75,7 @@ def _predict(
     """
     device: DeviceProfile = configuration.load("device", row.device)
     machine = _machine(row)
-    planned_in = machine if machine and machine.disk_bytes else _roomy(machine)
+    planned_in = _planned_in(machine)
     prediction = at_batch.on(device, planned_in)
     found = {name: getattr(prediction, name) for name in QUANTITIES if name != LARGEST}
     if timed is not at_batch:
@@ -91,6 +92,20 @@ def _predict(
         fits=_fits(prediction, machine),
         next_fits=_fits(at_next.on(device, planned_in), machine) if at_next else None,
     )
+
+
+def operators_of(row: Row) -> tuple[OperatorTime, ...]:
+    """Return the operators of the step of a row whose time was measured.
+
+    Raises:
+        MembenchError: the row is not run, or is a pipeline's.
+    """
+    if row.reason:
+        raise MembenchError(f"row {row.number} is not run: {row.reason}")
+    runs, cost = predictor_of(row.timed or row.step).planned(
+        configuration.load("device", row.device), _planned_in(_machine(row))
+    )
+    return operator_times(runs, cost)
 
 
 def predictor_of(step: Configuration) -> Predictor:
@@ -144,6 +159,10 @@ def _machine(row: Row) -> Machine | None:
         return None
     machine: Machine = instantiate({**configuration.read("machine", row.machine["name"]), **row.machine})
     return machine
+
+
+def _planned_in(machine: Machine | None) -> Machine | None:
+    return machine if machine and machine.disk_bytes else _roomy(machine)
 
 
 def _roomy(machine: Machine | None) -> Machine | None:

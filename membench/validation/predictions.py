@@ -21,7 +21,7 @@ from tqdm import tqdm
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.files import write_whole
-from membench.sweep.sources import sources_hash
+from membench.sweep.results.sources import sources_hash
 from membench.validation.rows import Row
 
 _DECIDES = {"_target_": "membench.validation.predicting.predict_rows"}

@@ -49,6 +49,7 @@ class Row:
         reason: why it is not predicted; empty: it is.
         values: the row's and the description's, by name.
         base: the number of the row that it is compared with; None: there is none.
+        work: of a step, of which the publication states the rate; None: its rows state different ones, or seconds.
     """
 
     number: int
@@ -66,6 +67,7 @@ class Row:
     reason: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     base: int | None = None
+    work: float | None = None
 
     @property
     def batch_size(self) -> int:
@@ -121,6 +123,7 @@ def _row(index: int, line: Mapping[str, str], options: Mapping[str, Any]) -> Row
         machine=_filled(options.get("machine"), values),
         timed=_step(options, {**values, **others}) if others else None,
         around_s=float(_filled(options.get("around_s", 0.0), values)),
+        work=_work(options["measured"], values),
     )
 
 
@@ -206,6 +209,14 @@ def _measured(
                     yield quantity, _filled(entry["per_step"], values) / float(found.group())
             elif found:
                 yield quantity, float(found.group()) * float(entry["unit"])
+
+
+def _work(entries: Mapping[str, Any], values: Mapping[str, Any]) -> float | None:
+    """Return what a step does of the rate that is published for all rows."""
+    described = entries.get("step_time_s")
+    if isinstance(described, Mapping) and "per_step" in described:
+        return float(_filled(described["per_step"], values))
+    return None
 
 
 def _fits(line: Mapping[str, str], described: Mapping[str, Any] | None) -> bool:

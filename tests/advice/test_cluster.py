@@ -30,9 +30,9 @@ from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.models.checkpointing import Checkpointing, with_checkpointing
 from membench.models.llama import Llama, TokenLoss
-from membench.planning.pipeline import pipelined
+from membench.planning.parallel.pipeline import pipelined
 from membench.steps.arguments import as_update, workload_of
-from membench.steps.ranks import Ranks, ranks_of
+from membench.steps.parallel.ranks import Ranks, ranks_of
 
 CLUSTER = replace(configuration.load("cluster", "dgx_h100"), hosts=1, devices_per_host=4)
 KINDS = (Checkpointing.NONE, Checkpointing.FULL)

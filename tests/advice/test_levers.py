@@ -26,7 +26,7 @@ from membench.core.task_graph import TaskGraph
 from membench.core.units import MIB
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
-from membench.planning.micro_batch import GraphAt
+from membench.planning.rewrites.micro_batch import GraphAt
 
 BATCH = 8
 CARD = "rtx3090"

@@ -15,7 +15,7 @@ from membench.advice.workers import TooSlow, Urgency
 from membench.capture.capture import Captures
 from membench.core.errors import MembenchError
 from membench.core.workload import Workload
-from membench.planning.micro_batch import GraphAt
+from membench.planning.rewrites.micro_batch import GraphAt
 
 GROWTH_BYTES = 400_000_000
 

@@ -8,7 +8,7 @@ from membench.advice.advice import Advice, AdvisedPlan, Lever, Refusal
 from membench.advice.text import code, lines, values
 from membench.core.errors import MembenchError
 from membench.core.units import GIB
-from membench.steps.prediction import Prediction
+from membench.steps.predicted.prediction import Prediction
 
 PLAIN = Prediction("t4", 8, 20 * GIB, 21 * GIB, None, 0.5, False, 16 * GIB, {"activations": 20 * GIB})
 PLAN = AdvisedPlan(

@@ -18,9 +18,9 @@ from membench.core.schedule import COPY_STREAM as COPY
 from membench.core.schedule import Schedule, Wait
 from membench.execution.executor import Program, execute
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.exchange import Exchange, exchange_gradients
-from membench.steps.compiled_step import CompiledStep
+from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
+from membench.steps.real.compiled_step import CompiledStep
 from tests.helpers.fake_accelerator import FakeAccelerator, fake_accelerator
 from tests.helpers.networks import COST, run_step
 from tests.helpers.random_networks import PLANS, random_reference

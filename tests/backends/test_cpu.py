@@ -14,7 +14,7 @@ from membench.core.schedule import Schedule
 from membench.execution.executor import Program, execute
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.exchange import Exchange, exchange_gradients
+from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.planning.pool import FixedPool
 from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
 

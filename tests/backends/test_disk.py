@@ -18,7 +18,7 @@ from membench.backends.disk import DiskStore
 from membench.backends.pages import pages
 from membench.core.errors import DiskFailed
 from membench.core.task_graph import Block, Role
-from membench.planning.host_places import PAGE_BYTES, in_pages
+from membench.planning.host_memory.host_places import PAGE_BYTES, in_pages
 
 SIZES_BYTES = (0, 1, 4095, 4096, 4097, 3 * 4096, 9_000_000, 9_000_000)
 

@@ -4,8 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from membench.capture.attention import AttentionKernel, attention, attention_kernel
-from membench.core.torch_internals import FakeTensorMode
+from membench.capture.attention import AttentionKernel, attention, attention_kernel, computed_share
+from membench.core.torch_internals import (
+    FakeTensorMode,
+    OpOverload,
+    flash_attention,
+    memory_efficient_attention,
+    unfused_attention,
+)
 
 FLASH, EFFICIENT, UNFUSED = AttentionKernel.FLASH, AttentionKernel.MEMORY_EFFICIENT, AttentionKernel.UNFUSED
 
@@ -82,3 +88,22 @@ def test_the_unfused_formula_gives_torchs_numbers() -> None:
     for chosen in (None, mask):
         expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, chosen)
         torch.testing.assert_close(attention(query, key, value, chosen), expected)
+
+
+@pytest.mark.parametrize("operator", [flash_attention.default, memory_efficient_attention.default])
+def test_a_causal_kernel_leaves_out_the_blocks_above_the_diagonal(operator: OpOverload) -> None:
+    query = torch.empty(1, 1, 1024, 64, device="meta")
+    assert computed_share(operator, (query,) * 3, {}) == 1
+    # of 8 times 8 blocks, those below the diagonal and the 8 on it
+    assert computed_share(operator, (query,) * 3, {"is_causal": True}) == 36 / 64
+
+
+def test_a_causal_sequence_that_is_one_block_is_computed_whole() -> None:
+    query = torch.empty(1, 1, 100, 64, device="meta")
+    assert computed_share(flash_attention.default, (query, query, query, 0.0, True), {}) == 1
+
+
+def test_the_unfused_formula_computes_all_scores() -> None:
+    query = torch.empty(1, 1, 1024, 64, device="meta")
+    arguments = (query, query, query, None, 0.0, True)
+    assert computed_share(unfused_attention.default, arguments, {}) == 1

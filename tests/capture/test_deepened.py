@@ -15,7 +15,7 @@ from membench.capture.trace import ANY_GPU
 from membench.core.task_graph import TaskGraph
 from membench.models.llama import Llama, TokenLoss
 from membench.steps.arguments import workload_of
-from membench.steps.division import Division
+from membench.steps.parallel.division import Division
 
 
 class Treating(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import membench
 from membench.capture.module_state import ModuleState, preserve_state
 from membench.core.errors import ModuleChanged, UnsupportedModel
-from membench.steps.compiled_step import CompiledStep
+from membench.steps.real.compiled_step import CompiledStep
 
 DATA = torch.randn(4, 3), torch.randint(2, (4,))
 

@@ -13,7 +13,7 @@ from membench.core import configuration
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.core.record import Outcome, Record
-from membench.sweep.records import Records
+from membench.sweep.results.records import Records
 from tests.helpers.jobs import record_of
 
 CAPACITY_BYTES = 1000

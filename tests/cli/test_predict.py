@@ -15,6 +15,18 @@ def test_it_prints_three_sizes_and_a_time(capsys: pytest.CaptureFixture[str]) ->
     assert "optimizer state" in out
 
 
+def test_operators_are_listed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=lenet", "device=rtx4090", "batch_size=4", "optimizer=adamw"]
+    assert main(["predict", *words]) == 0
+    plain = capsys.readouterr().out
+    assert main(["predict", *words, "breakdown=true"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(plain)
+    head, *lines = out.removeprefix(plain).strip().splitlines()
+    assert head.split() == ["operator", "calls", "time", "share", "TFLOP", "TFLOPS", "GB", "GB/s"]
+    assert {line.split()[0] for line in lines} >= {"convolution", "convolution_backward", "update"}
+
+
 def test_options_of_an_optimizer_are_those_of_its_class(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["model=lenet", "device=rtx4090", "batch_size=1", "optimizer=adamw", "optimizer.weight_decay=0.1"]
     assert main(["predict", *words]) == 0

@@ -150,7 +150,7 @@ def test_the_core_needs_neither_hydra_nor_wandb_nor_numba() -> None:
 import sys
 for name in ("hydra", "omegaconf", "antlr4", "wandb", "seaborn", "numba"):
     sys.modules[name] = None
-import membench.steps.compile, membench.sweep.cell, membench.strategies.layrub.strategy, membench.strategies.epmc
+import membench.steps.compile, membench.sweep.cells.cell, membench.strategies.layrub.strategy, membench.strategies.epmc
 import membench.papers.quantities, membench.cli.measure
 assert membench.compile
 """
@@ -191,7 +191,7 @@ def test_a_network_of_ones_own_is_run_from_the_folder_that_holds_it(tmp_path: Pa
     assert record.metrics["peak_memory_bytes"] > weights_bytes + batch_bytes
 
 
-OWN = "model._target_=tests.sweep.test_model.Sum"
+OWN = "model._target_=tests.sweep.cells.test_model.Sum"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,26 @@ def test_a_subset_prints_errors_and_writes_no_results(
     assert len(list((tmp_path / "records").iterdir())) == 2
 
 
+def test_a_row_has_its_numbers_and_its_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "dataset=timm_nchw", "row=0"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "timm_nchw, row 0 on rtx3090"
+    assert any("measured," in line and "predicted (" in line for line in lines)
+    assert any(line.startswith("  convolution_backward") for line in lines)
+
+
 @pytest.mark.parametrize(
-    "words", [["dataset=schedtun"], ["rows=0"], ["workers=x"], ["rerun=failed"], ["now"]]
+    "words",
+    [
+        ["dataset=schedtun"],
+        ["rows=0"],
+        ["workers=x"],
+        ["rerun=failed"],
+        ["now"],
+        ["row=3"],
+        ["dataset=torchtune", "row=1000"],
+        ["dataset=torchtune", "row=one"],
+    ],
 )
 def test_wrong_words_are_refused_in_a_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", *words]) == 2

@@ -15,7 +15,7 @@ from membench.core.opened import opened
 from membench.core.task_graph import Mode, Role
 from membench.core.torch_internals import tree_leaves
 from membench.execution.measurement import cpu_peak_bytes
-from membench.steps.compiled_step import CompiledStep
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import strategies
 
 CONFIG = LlamaConfig(

@@ -11,7 +11,7 @@ import membench
 from membench.capture.capture import capture
 from membench.core.task_graph import Phase
 from membench.core.workload import Workload
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
 from membench.steps.plan import plan
 from tests.helpers.checkpointed import CHECKPOINTED, TOKENS, Block, Region, workload_of
 from tests.helpers.checks import check_exact, check_results_and_peak, step_of

@@ -20,13 +20,14 @@ from membench.execution.measurement import accelerator_peak_bytes
 from membench.models.digits import digits_cnn
 from membench.models.resnet import imagenet_resnet
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
+from membench.steps.options import StepOptions
 from membench.steps.plan import plan
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import find_strategy
 from membench.strategies.modnn.strategy import Modnn
-from membench.sweep.measured import PEAK_TOLERANCE
-from membench.sweep.worker import Workers
+from membench.sweep.cells.measured import PEAK_TOLERANCE
+from membench.sweep.processes.worker import Workers
 from membench.training.loop import train
 from membench.training.recipe import Recipe
 from tests.helpers.checks import check_exact
@@ -84,7 +85,7 @@ def test_the_predicted_peak_is_measured_by_the_allocator(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
 def test_the_predicted_peak_of_a_replayed_step_is_measured_by_the_allocator(variant: str) -> None:
-    step = build_step(Captures(resnet50()), VARIANTS[variant], COST, None, cuda_graph=True)
+    step = build_step(Captures(resnet50()), COST, StepOptions(VARIANTS[variant], cuda_graph=True))
     measured = step.measure()
     step.close()
     assert measured.peak_bytes == pytest.approx(step.predicted_peak_bytes, rel=PEAK_TOLERANCE)
@@ -143,7 +144,7 @@ def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(
     module, images = alexnet().eval(), torch.randn(1, 3, 224, 224)
     expected = module(images)
     work = Workload("alexnet", module, None, (images,))
-    step = build_step(Captures(work, DEVICE), find_strategy(strategy)(), COST, budget_bytes)
+    step = build_step(Captures(work, DEVICE), COST, StepOptions(find_strategy(strategy)(), budget_bytes))
     torch.testing.assert_close(step(images).cpu(), expected, rtol=1e-2, atol=1e-3)
     peak_bytes = accelerator_peak_bytes(lambda: step(images), DEVICE)
     step.close()
@@ -161,11 +162,8 @@ def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> No
     work = Workload("resnet50", module, torch.nn.functional.cross_entropy, (images,), (labels,))
     step = build_step(
         Captures(work, DEVICE),
-        Modnn(offload_weights=True),
         COST,
-        None,
-        micro_batch=3,
-        cuda_graph=cuda_graph,
+        StepOptions(Modnn(offload_weights=True), micro_batch=3, cuda_graph=cuda_graph),
     )
     batch = (*step.workload.inputs, *step.workload.targets)
     optimizers = [torch.optim.SGD(each.parameters(), 0.01) for each in (module, plain)]
@@ -216,7 +214,7 @@ def test_the_graphs_of_two_micro_batch_sizes_share_their_memory() -> None:
         labels = torch.randint(1000, (batch_size,), device=device)
         work = Workload("resnet18", module, torch.nn.functional.cross_entropy, (images,), (labels,))
         step = build_step(
-            Captures(work), find_strategy("eager")(), COST, None, micro_batch=9, cuda_graph=True
+            Captures(work), COST, StepOptions(find_strategy("eager")(), micro_batch=9, cuda_graph=True)
         )
         for _ in range(2):
             module.zero_grad(set_to_none=True)

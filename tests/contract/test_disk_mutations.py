@@ -15,8 +15,9 @@ from membench.core.errors import InfeasibleSchedule
 from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import Schedule
 from membench.core.workload import Workload
-from membench.planning.update import updated_workload
+from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
 from membench.steps.plan import plan
 from tests.helpers.disk import Visits, host_peak_bytes, layers, least_host_bytes, prepared, run_once, within
 from tests.helpers.host_updates import HostUpdates
@@ -33,7 +34,7 @@ MUTANTS_OF_ONE = 25
 
 @pytest.fixture(autouse=True)
 def small_blocks_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("membench.planning.disk.LEAST_BYTES", 1)
+    monkeypatch.setattr("membench.planning.host_memory.disk.LEAST_BYTES", 1)
 
 
 @pytest.mark.parametrize("mutants", [100, pytest.param(3000, marks=pytest.mark.slow)])
@@ -85,8 +86,8 @@ def schedule_on_disk(work: Workload, folder: Path) -> tuple[Schedule, int]:
     cost, by = copy(COST), WeightUpdate(MAKERS["adamw"](work.module.parameters()))
     captures, cost.disk_folder, cost.host_memory_bytes = Captures(updated_workload(work, by)), folder, 1
     with pytest.raises(InfeasibleSchedule) as found:
-        build_step(captures, HostUpdates(), cost, None, optimizer=by)
+        build_step(captures, cost, StepOptions(HostUpdates(), optimizer=by))
     limit_bytes = cost.host_memory_bytes = found.value.needed_bytes + 200
-    step = build_step(captures, HostUpdates(), cost, None, optimizer=by)
+    step = build_step(captures, cost, StepOptions(HostUpdates(), optimizer=by))
     step.close()
     return step.plan[0].schedule, limit_bytes

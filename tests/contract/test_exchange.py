@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 
 from membench.backends.cpu import Chaos
 from membench.core.schedule import AllReduce, Compute, Schedule
-from membench.planning.exchange import Exchange, exchange_gradients
-from membench.planning.liveness import live_bytes
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
+from membench.planning.memory.liveness import live_bytes
+from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_peak, step_of
 from tests.helpers.networks import COST, Reference, reference, reference_of

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from membench.core.workload import Workload
+from membench.planning.checking.validate import validate
 from membench.planning.fusion.graph import fused
-from membench.planning.validate import validate
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.plan import plan
 from tests.helpers.checks import check_results_and_peak, step_of

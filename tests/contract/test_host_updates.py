@@ -16,10 +16,10 @@ from membench.backends.cpu import Chaos
 from membench.core.optimizer import Gradients
 from membench.core.schedule import HOST_STREAM, Compute, Schedule
 from membench.core.task_graph import Phase, Role, TaskGraph
-from membench.planning.update import add_update
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
+from membench.planning.rewrites.update import add_update
 from membench.steps.plan import plan
-from membench.steps.update import RealUpdate
+from membench.steps.real.update import RealUpdate
 from tests.helpers.devices import DEVICE, allocator_peak_bytes
 from tests.helpers.disk import host_peak_bytes, layers, least_host_bytes, within
 from tests.helpers.host_updates import HostUpdates, RandomUpdates
@@ -68,7 +68,7 @@ def test_every_optimizer_is_exact(name: str) -> None:
     "count", [10, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 )
 def test_random_schedules_are_exact(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("membench.planning.disk.LEAST_BYTES", 1)
+    monkeypatch.setattr("membench.planning.host_memory.disk.LEAST_BYTES", 1)
     for seed in range(count // SCHEDULES_OF_ONE):
         rng = random.Random(seed)
         case = random_reference(random_layers(rng, seed), seed)

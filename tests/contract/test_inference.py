@@ -17,11 +17,11 @@ from membench.core.schedule import Schedule
 from membench.core.task_graph import Mode, Phase, Role
 from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
-from membench.planning.validate import validate
-from membench.steps.as_run import graph_as_run
+from membench.planning.checking.validate import validate
 from membench.steps.compile import CompiledStep
-from membench.steps.placement import place_workload
 from membench.steps.plan import plan
+from membench.steps.predicted.as_run import graph_as_run
+from membench.steps.real.placement import place_workload
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid

@@ -17,7 +17,8 @@ from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.execution.measurement import Throughput
 from membench.steps.compile import build_step
-from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.steps.options import StepOptions
+from membench.steps.real.micro_batched_step import MicroBatchedStep
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.vdnn import VdnnAll
@@ -48,7 +49,7 @@ def accumulated(
 def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -> None:
     captures, buffers, expected = accumulated(network, BATCH_SIZE, MICRO_BATCH)
     work = captures.workload
-    step = build_step(captures, strategies()[strategy](), COST, None, micro_batch=MICRO_BATCH)
+    step = build_step(captures, COST, StepOptions(strategies()[strategy](), micro_batch=MICRO_BATCH))
     assert isinstance(step, MicroBatchedStep)
     assert [(part.schedule.graph.batch_size, part.count) for part in step.plan] == [(2, 2), (1, 1)]
     results = run_step(work, lambda: step(work.inputs, work.targets), buffers)
@@ -107,11 +108,13 @@ def test_a_smaller_last_micro_batch_keeps_the_predicted_peak_and_the_budget(
     captures, micro_batch = six_convolutions(batch_size), min(micro_batch, batch_size - 1)
     budget_bytes = None
     if percent:
-        eager = build_step(captures, strategies()["eager"](), COST, None, micro_batch=micro_batch)
+        eager = build_step(captures, COST, StepOptions(strategies()["eager"](), micro_batch=micro_batch))
         budget_bytes = eager.predicted_peak_bytes * percent // 100
         eager.close()
     try:
-        step = build_step(captures, strategies()[strategy](), COST, budget_bytes, micro_batch=micro_batch)
+        step = build_step(
+            captures, COST, StepOptions(strategies()[strategy](), budget_bytes, micro_batch=micro_batch)
+        )
     except InfeasibleSchedule:
         return
     measured = step.measure(samples=Throughput(batch_size, 1, (1.0,)))
@@ -131,7 +134,7 @@ class OffloadsOnlyFive(VdnnAll):
 
 
 def test_a_last_micro_batch_that_holds_the_most_is_measured_with_its_own_samples() -> None:
-    step = build_step(six_convolutions(9), OffloadsOnlyFive(), COST, None, micro_batch=5)
+    step = build_step(six_convolutions(9), COST, StepOptions(OffloadsOnlyFive(), micro_batch=5))
     first, last = step.plan
     assert last.schedule.peak_bytes > first.schedule.peak_bytes
     measured = step.measure(samples=Throughput(9, 1, (1.0,)))
@@ -143,7 +146,7 @@ def test_without_batch_norm_micro_batches_give_the_gradients_of_the_whole_batch(
     work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
     work.module.eval()  # dropout draws differently
     whole, parts = (
-        build_step(Captures(work), strategies()["eager"](), COST, None, micro_batch=size)
+        build_step(Captures(work), COST, StepOptions(strategies()["eager"](), micro_batch=size))
         for size in (BATCH_SIZE, MICRO_BATCH)
     )
     of_whole = run_step(work, lambda: whole(work.inputs, work.targets), {})
@@ -158,7 +161,9 @@ def test_without_batch_norm_micro_batches_give_the_gradients_of_the_whole_batch(
 def test_a_second_step_adds_to_what_the_caller_has_not_cleared_and_takes_no_more_memory() -> None:
     work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
     work.module.eval()
-    step = build_step(Captures(work), strategies()["layrub_hybrid"](), COST, None, micro_batch=MICRO_BATCH)
+    step = build_step(
+        Captures(work), COST, StepOptions(strategies()["layrub_hybrid"](), micro_batch=MICRO_BATCH)
+    )
     step(work.inputs, work.targets)
     once = {
         name: weight.grad.clone()
@@ -177,7 +182,7 @@ def test_a_second_step_adds_to_what_the_caller_has_not_cleared_and_takes_no_more
 def test_gradients_that_the_caller_clears_are_given_back_before_the_next_step() -> None:
     """Two schedules run in a step; neither may keep the sums of the step before."""
     work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
-    step = build_step(Captures(work), strategies()["eager"](), COST, None, micro_batch=MICRO_BATCH)
+    step = build_step(Captures(work), COST, StepOptions(strategies()["eager"](), micro_batch=MICRO_BATCH))
 
     def run() -> None:
         work.module.zero_grad(set_to_none=True)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from membench.backends.cpu import Chaos
 from membench.core.schedule import AllReduce, Schedule
-from membench.planning.exchange import Exchange, exchange_gradients
+from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_peak, step_of
 from tests.helpers.mutations import accepted_mutants

@@ -14,6 +14,7 @@ from membench.capture.capture import Captures
 from membench.core.errors import UnsupportedModel
 from membench.core.workload import Workload
 from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
 from membench.strategies.base import strategies
 from tests.helpers.networks import COST, Layer, Results, run_step
 
@@ -29,7 +30,7 @@ def results_of(work: Workload) -> tuple[Results, Results]:
 
     buffers = {name: buffer.clone() for name, buffer in work.module.named_buffers()}
     expected = run_step(work, plain, buffers)
-    step = build_step(Captures(work), strategies()["eager"](), COST, None)
+    step = build_step(Captures(work), COST, StepOptions(strategies()["eager"]()))
     run_step(work, lambda: step(work.inputs, ()), buffers)
     found = run_step(work, lambda: step(work.inputs, ()), buffers)
     step.close()

@@ -13,7 +13,7 @@ from membench.backends.cpu import Chaos
 from membench.capture.capture import Captures
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Schedule
-from membench.planning.liveness import live_bytes
+from membench.planning.memory.liveness import live_bytes
 from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_peak, step_of
 from tests.helpers.micro_batches import accumulate, step_in_micro_batches

@@ -7,8 +7,8 @@ import pytest
 
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Offload, Prefetch, Schedule
-from membench.planning.liveness import copied_bytes, live_bytes
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
+from membench.planning.memory.liveness import copied_bytes, live_bytes
 from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_results_and_peak, step_of
 from tests.helpers.devices import allocator_peak_bytes

@@ -13,8 +13,9 @@ from membench.capture.capture import Captures
 from membench.core.optimizer import Gradients, WeightUpdate
 from membench.core.task_graph import Phase
 from membench.core.workload import Workload
-from membench.planning.update import updated_workload
+from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
 from membench.strategies.base import strategies
 from tests.helpers.devices import allocator_peak_bytes
 from tests.helpers.networks import COST, NETWORKS, workload
@@ -81,13 +82,12 @@ def test_micro_batches_update_once_with_the_sum_of_their_gradients(strategy: str
     make = MAKERS["adamw"]
     step = build_step(
         Captures(work),
-        strategies()[strategy](),
         COST,
-        None,
-        micro_batch=2,
-        optimizer=WeightUpdate(make(work.module.parameters())),
+        StepOptions(
+            strategies()[strategy](), micro_batch=2, optimizer=WeightUpdate(make(work.module.parameters()))
+        ),
     )
-    gradients = build_step(Captures(without), strategies()[strategy](), COST, None, micro_batch=2)
+    gradients = build_step(Captures(without), COST, StepOptions(strategies()[strategy](), micro_batch=2))
     optimizer = make(without.module.parameters())
     for seed in range(2):
         torch.manual_seed(seed)
@@ -123,11 +123,8 @@ def test_parts_have_the_options_that_groups_have_now(
     by = WeightUpdate(ours, gradients=Gradients(gradients))
     step = build_step(
         Captures(updated_workload(work, by)),
-        strategies()[strategy](),
         COST,
-        None,
-        micro_batch=micro_batch,
-        optimizer=by,
+        StepOptions(strategies()[strategy](), micro_batch=micro_batch, optimizer=by),
     )
     graph = step.plan[-1].schedule.graph
     assert sum(task.phase is Phase.UPDATE for task in graph.tasks) > 1

@@ -20,8 +20,8 @@ from membench.core.errors import UnsupportedModel
 from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
-from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.pytorch import PyTorch

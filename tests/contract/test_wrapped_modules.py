@@ -13,7 +13,7 @@ from membench.core.arguments import call_with
 from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import Schedule
 from membench.core.torch_internals import tree_leaves
-from membench.steps import wrapped_step
+from membench.steps.wrapped import wrapped_step
 from tests.helpers.devices import DEVICE, allocator_peak_bytes, backend_of
 from tests.helpers.networks import Reference, reference, run_step
 from tests.helpers.timings import has_parallel_tasks

@@ -16,7 +16,7 @@ from membench.core.task_graph import GradientOf, Kind, Phase, Task
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 from membench.cost.kernels import computes_both_gradients
 from membench.cost.roofline import RooflineCost
-from membench.planning.rewrite import join_convolution_backward
+from membench.planning.rewrites.rewrite import join_convolution_backward
 from tests.helpers.chains import graph_of
 
 PASSES = (None, GradientOf.WEIGHT, GradientOf.DATA)

@@ -14,7 +14,7 @@ from membench.core.workload import Workload
 from membench.cost.kernels import Family, Kernel, kernels_of
 from membench.cost.products import Product
 from membench.models.nf4 import Nf4Linear
-from membench.planning.rewrite import join_convolution_backward
+from membench.planning.rewrites.rewrite import join_convolution_backward
 from tests.helpers.graphs import COST
 
 ON_CUDA = torch.device("cuda")

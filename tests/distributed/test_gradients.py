@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from membench.planning.exchange import Exchange
+from membench.planning.parallel.exchange import Exchange
 from tests.helpers.distributed_training import CRITERION, MICRO_BATCHES, batch, gradients, network, share
 from tests.helpers.launch import torchrun
 from tests.helpers.variants import COMBINED_STRATEGIES

@@ -12,7 +12,7 @@ from membench.core.distributed import Processes, from_first, join, joined, launc
 from membench.core.errors import ExchangeFailed, InfeasibleSchedule, MembenchError
 from membench.core.schedule import AllReduce, RepeatedSchedule
 from membench.core.workload import Workload
-from membench.planning.exchange import Exchange, exchange_in_last_run
+from membench.planning.parallel.exchange import Exchange, exchange_in_last_run
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
 from tests.helpers.distributed_training import CRITERION, batch, network

@@ -27,7 +27,7 @@ from membench.core.schedule import Offload
 from membench.papers.cells import cell_configuration, hydra_composition
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
-from membench.sweep.run import run_cell
+from membench.sweep.cells.run import run_cell
 from tests.helpers.checks import check_exact, step_of
 from tests.helpers.networks import COST, reference
 from tests.helpers.pages import PAGES, ROOT, Code, code_of, commands_of, mentioned_files

@@ -17,8 +17,8 @@ from membench.core.workload import Workload
 from membench.execution import cuda_graph
 from membench.execution.executor import Program
 from membench.models.digits import digits_cnn
-from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import find_strategy
 from tests.helpers.fake_accelerator import fake_accelerator
 from tests.helpers.networks import COST

@@ -16,7 +16,7 @@ from membench.papers.experiment import Paper, PaperCell, Quantity, Row, framewor
 from membench.papers.loader import load_paper, read_reference
 from membench.papers.results import evaluate_all, needed_cells, write_results
 from membench.papers.sensitivity import read_sensitivity
-from membench.sweep.run import run_cells
+from membench.sweep.cells.run import run_cells
 from tests.helpers.papers import EXPERIMENTS
 
 

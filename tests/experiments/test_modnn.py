@@ -12,7 +12,7 @@ from membench.papers.experiment import Answer, Experiment, PaperCell
 from membench.papers.loader import load_paper
 from membench.papers.metrics.modnn import sum_metrics
 from membench.papers.results import needed_cells
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 from tests.helpers.papers import EXPERIMENTS
 
 MODNN = load_paper(EXPERIMENTS / "modnn")

@@ -15,7 +15,7 @@ from membench.papers.cells import compose_cells
 from membench.papers.loader import known_papers, load_paper
 from membench.papers.numbers import Number
 from membench.papers.results import needed_cells
-from membench.sweep.run import run_cell
+from membench.sweep.cells.run import run_cell
 from tests.helpers.pages import code_of
 from tests.helpers.papers import EXPERIMENTS
 

@@ -14,8 +14,8 @@ from membench.core.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
 from membench.core.units import MIB
 from membench.core.workload import Workload
 from membench.frameworks.caffe import Caffe
-from membench.planning.liveness import peak_bytes
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
+from membench.planning.memory.liveness import peak_bytes
 from membench.strategies.base import strategies
 from membench.strategies.network_wide import NetworkWide
 from membench.strategies.pytorch import PyTorch

@@ -13,7 +13,7 @@ from membench.cost.roofline import RooflineCost
 from membench.frameworks.lowering import lower_layers
 from membench.frameworks.tensorflow import ADD, RELU, TENSORFLOW
 from membench.frameworks.torch7 import TORCH7
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
 from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
 from tests.helpers.graphs import Doubling, captured, captured_model, names, tasks_of

@@ -8,7 +8,7 @@ from membench.core.task_graph import Kind, Phase, Role, TaskGraph
 from membench.core.units import GIB, MIB
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.mxnet import MXNet
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
 from membench.strategies.eager import Eager
 from tests.helpers.graphs import COST, Residual, captured, captured_model, held, names, sizes, tasks_of
 

@@ -8,7 +8,7 @@ from membench.core.efficiency import Efficiency
 from membench.core.task_graph import GradientOf, Phase, Role, TaskGraph
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.tensorflow import TensorFlow
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
 from membench.strategies.best_fit import BestFit
 from tests.helpers.graphs import COST, Residual, captured, held, names, sizes, tasks_of
 

@@ -8,7 +8,7 @@ from membench.core import configuration
 from membench.core.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
 from membench.core.units import GIB
 from membench.cost.roofline import RooflineCost
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
 from membench.strategies.network_wide import NetworkWide
 from tests.helpers.graphs import captured, captured_model, held, names, sizes, tasks_of
 

@@ -32,10 +32,10 @@ from membench.core.schedule import (
 from membench.core.timeline import Timeline
 from membench.core.workload import Workload
 from membench.execution.measurement import synchronize
-from membench.planning.exchange import Exchange, exchange_gradients
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.placement import place_workload
+from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
+from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.real.placement import place_workload
 from tests.helpers import devices
 from tests.helpers.accelerator_schedules import (
     SUMS,
@@ -380,7 +380,7 @@ def check_disk() -> None:
 
     with (
         TemporaryDirectory() as folder,
-        patch("membench.planning.disk.LEAST_BYTES", 1),
+        patch("membench.planning.host_memory.disk.LEAST_BYTES", 1),
         patch.object(DiskTier, "load", late),
     ):
         free = plan(case().captured.graph, Visits(random.Random(0)), COST, None)

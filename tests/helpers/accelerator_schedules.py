@@ -6,7 +6,7 @@ from itertools import pairwise
 from membench.core.schedule import Compute, Decode, Encode, Free, Schedule
 from membench.core.task_graph import EXTERNAL_ROLES, Phase, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrite import keep_on_host
+from membench.planning.rewrites.rewrite import keep_on_host
 from membench.steps.plan import plan
 from tests.helpers.networks import COST, Reference
 from tests.helpers.random_networks import random_reference

@@ -6,7 +6,7 @@ from functools import partial
 
 from membench.backends.cpu import Chaos
 from membench.core.schedule import Schedule
-from membench.steps.compiled_step import CompiledStep
+from membench.steps.real.compiled_step import CompiledStep
 from tests.helpers.devices import allocator_peak_bytes, backend_of
 from tests.helpers.networks import Reference, run_step
 from tests.helpers.timings import has_parallel_tasks

@@ -20,9 +20,9 @@ from membench.core.task_graph import Role, TaskGraph
 from membench.core.workload import Workload
 from membench.execution.executor import Program
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.disk import keep_within
-from membench.planning.liveness import host_live_bytes
-from membench.planning.rewrite import keep_on_host
+from membench.planning.host_memory.disk import keep_within
+from membench.planning.memory.liveness import host_live_bytes
+from membench.planning.rewrites.rewrite import keep_on_host
 from membench.strategies.base import Strategy
 from tests.helpers.devices import DEVICE, backend_of
 from tests.helpers.networks import Reference, Results

@@ -15,9 +15,10 @@ from membench.capture.capture import Captures
 from membench.core.distributed import joined
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.workload import Workload
-from membench.planning.exchange import Exchange
+from membench.planning.parallel.exchange import Exchange
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
 from membench.strategies.base import strategies
 from membench.strategies.epmc import Epmc
 from tests.helpers.devices import DEVICE, joined_processes
@@ -60,14 +61,14 @@ def main(output: str) -> None:
         captures = Captures(Workload("tiny", module, CRITERION, (inputs,), (targets,)), DEVICE)
         cost = MeasuredCost(DEVICE)
         with suppress(InfeasibleSchedule):  # the refusal of the first process is raised in all
-            build_step(captures, strategies()["eager"](), cost, 1, exchange=Exchange.AS_MADE)
+            build_step(captures, cost, StepOptions(strategies()["eager"](), 1, exchange=Exchange.AS_MADE))
             raise AssertionError(f"process {rank} has a step in one byte")
         for strategy, exchange, how in product(COMBINED_STRATEGIES, Exchange, MICRO_BATCHES):
             # nothing is rounded
             chosen = Epmc(values="fp32") if strategy == Epmc.name else strategies()[strategy]()
             try:
                 step = build_step(
-                    captures, chosen, cost, None, micro_batch=MICRO_BATCHES[how], exchange=exchange
+                    captures, cost, StepOptions(chosen, micro_batch=MICRO_BATCHES[how], exchange=exchange)
                 )
             except UnsupportedStrategy:
                 continue

@@ -10,7 +10,7 @@ from membench.core.machine import Machine
 from membench.core.task_graph import Phase, Role, Task, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 ANY = (
     DeviceProfile("any", 10**15, 1e12, 1e11, 1e10, 1e10, 0.0, True),

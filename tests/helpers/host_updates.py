@@ -7,7 +7,7 @@ from membench.core.cost_model import CostModel
 from membench.core.schedule import COPY_STREAM, Schedule
 from membench.core.task_graph import Phase, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrite import update_on_host
+from membench.planning.rewrites.rewrite import update_on_host
 from membench.strategies.base import Strategy
 
 

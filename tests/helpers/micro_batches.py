@@ -9,11 +9,11 @@ from torch import Tensor
 from membench.backends.cpu import Chaos
 from membench.capture.capture import Captures
 from membench.core.workload import Workload
-from membench.steps.as_run import graph_as_run
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.micro_batched_step import MicroBatchedStep
-from membench.steps.placement import place_workload
 from membench.steps.plan import plan_step
+from membench.steps.predicted.as_run import graph_as_run
+from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.real.micro_batched_step import MicroBatchedStep
+from membench.steps.real.placement import place_workload
 from membench.strategies.base import Strategy
 from tests.helpers.devices import DEVICE, backend_of
 from tests.helpers.networks import COST

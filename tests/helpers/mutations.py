@@ -7,7 +7,7 @@ from typing import Any
 
 from membench.core.errors import InvalidSchedule
 from membench.core.schedule import Free, Hold, Instruction, Reserve, Reuse, Schedule, Wait, Work
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
 
 _Entry = tuple[int, Instruction]
 """The instruction's position in the original program, by which waits find it, and the instruction."""

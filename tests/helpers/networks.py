@@ -23,7 +23,7 @@ from membench.execution.measurement import peak_bytes
 from membench.models.lstm import SequenceLoss, language_model
 from membench.models.lstm_cnn import LSTMCNN
 from membench.profiling.measured_cost import MeasuredCost
-from membench.steps.as_run import graph_as_run
+from membench.steps.predicted.as_run import graph_as_run
 from tests.helpers.devices import DEVICE
 
 CLASSES = 10

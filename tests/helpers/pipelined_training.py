@@ -19,7 +19,7 @@ import membench
 from membench.core.distributed import join, joined
 from membench.execution.measurement import cpu_peak_bytes
 from membench.models.llama import Llama, TokenLoss
-from membench.steps.pipelined_step import Pipelined, PipelinedStep
+from membench.steps.parallel.pipelined_step import Pipelined, PipelinedStep
 
 STEPS, MICRO_BATCHES, SAMPLES = 2, 4, 8
 CLASSES, TOKENS, WIDTH, BLOCKS = 10, 6, 12, 6

@@ -15,7 +15,7 @@ from membench.core.schedule import RepeatedSchedule
 from membench.cost.roofline import RooflineCost
 from membench.pictures.observed_step import ObservedStep, RepeatedRun
 from membench.steps.plan import plan
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
 from tests.helpers.chains import chain_of_sizes
 

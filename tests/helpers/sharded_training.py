@@ -32,8 +32,9 @@ from membench.models.lstm import SequenceLoss, language_model
 from membench.models.resnet import cifar_resnet
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.real_ranks import real_ranks
+from membench.steps.options import StepOptions
+from membench.steps.parallel.real_ranks import real_ranks
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import find_strategy
 
 STEPS = 3
@@ -218,7 +219,7 @@ def found_in(wrapper: str, name: str, strategy: str, *, updates: bool) -> Found:
     else:
         module, ranks = real_ranks(given)
         captures = Captures(Workload(name, module, network.loss, (inputs,), (targets,)), COST.device)
-        step = build_step(captures, find_strategy(strategy)(), COST, None, ranks=ranks)
+        step = build_step(captures, COST, StepOptions(find_strategy(strategy)()), ranks=ranks)
     assert isinstance(step, CompiledStep)
     references = by_torch(wrapper, name, updates=updates)
     torch.manual_seed(joined().rank)

@@ -16,11 +16,11 @@ from membench.core.muon import MuonAndAdamW
 from membench.core.optimizer import Gradients, WeightUpdate
 from membench.core.schedule import Schedule
 from membench.core.workload import Workload
-from membench.planning.update import add_update
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.placement import place_workload
+from membench.planning.rewrites.update import add_update
 from membench.steps.plan import plan
-from membench.steps.update import RealUpdate
+from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.real.placement import place_workload
+from membench.steps.real.update import RealUpdate
 from membench.strategies.base import Strategy
 from tests.helpers.devices import backend_of
 from tests.helpers.networks import COST

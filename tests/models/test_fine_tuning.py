@@ -9,7 +9,7 @@ from torch import nn
 
 from membench.core.errors import MembenchError
 from membench.models.fine_tuning import checkpointed, quantized, with_adapters
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 HERE = __name__
 LLAMA = {

@@ -18,7 +18,7 @@ from membench.core.task_graph import Role
 from membench.models.hugging_face import OwnLoss, network
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 from tests.helpers.graphs import COST, held
 
 pytestmark = pytest.mark.usefixtures("offline")
@@ -116,7 +116,7 @@ def test_a_decoder_of_seven_billion_parameters_is_planned_within_a_minute_and_4_
     """In a process of its own: capture, plan and simulation of a whole sequence."""
     program = (
         "import resource, torch, membench\n"
-        "from membench.sweep.model import Model\n"
+        "from membench.sweep.cells.model import Model\n"
         "work = Model.named('llama_7b').workload(1, seed=0, device='meta')\n"
         "batch = work.inputs, work.targets\n"
         "step = membench.compile(work.module, work.loss, batch, backend='simulated', device='mi300x')\n"

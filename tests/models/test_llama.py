@@ -72,3 +72,13 @@ def test_what_is_kept_orders_the_memory() -> None:
         )
         found[checkpointing] = predicted.allocated_bytes
     assert found["full"] < found["op"] < found["none"] and found["full"] < found["layer"] < found["none"]
+
+
+def test_float8_leaves_the_head_and_the_sizes_as_they_are() -> None:
+    pytest.importorskip("torchao")
+    with torch.device("meta"):
+        plain, network = Llama(**SMALL), Llama(**SMALL, float8=True)
+    assert type(network.head) is torch.nn.Linear
+    assert type(network.blocks[0].attention.query).__name__ == "Float8Linear"
+    sizes = [weight.shape for weight in network.parameters()]
+    assert sizes == [weight.shape for weight in plain.parameters()]

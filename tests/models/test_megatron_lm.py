@@ -12,8 +12,8 @@ from membench.core.collective import CollectiveKind
 from membench.core.workload import Workload
 from membench.models.llama import TokenLoss
 from membench.models.megatron_lm import MegatronLM, bias_dropout_add
+from membench.steps.parallel.ranks import ranks_of
 from membench.steps.predict import Predictor
-from membench.steps.ranks import ranks_of
 from membench.strategies.pytorch import PyTorch
 
 SMALL = {"layers": 2, "width": 64, "heads": 4, "vocabulary": 128, "length": 32}

@@ -13,7 +13,7 @@ from torchvision.models.resnet import ResNet
 
 from membench.core.configuration import read
 from membench.core.task_graph import Role
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 from tests.helpers.graphs import captured_model, held
 
 CONFIGURATIONS = Path(__file__).parents[2] / "conf" / "model"

@@ -8,7 +8,7 @@ import torch
 
 from membench.core.errors import MembenchError
 from membench.models.timm_networks import network, options_of
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 PUBLISHED = {"vit_small_patch16_224": 22_050_664, "resnet50": 25_557_032, "efficientnet_b0": 5_288_548}
 """Parameters as timm publishes them."""

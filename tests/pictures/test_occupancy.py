@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from membench.core.task_graph import Role
 from membench.pictures.observed_step import ObservedStep
 from membench.pictures.occupancy import occupancy, thin
-from membench.planning.holders import UNUSED, WORKSPACE
-from membench.planning.liveness import average_bytes
+from membench.planning.memory.holders import UNUSED, WORKSPACE
+from membench.planning.memory.liveness import average_bytes
 from membench.strategies.base import strategies
 from tests.helpers.runs import chain_run, network_run
 

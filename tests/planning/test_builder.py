@@ -9,9 +9,9 @@ from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.schedule import Compute, Offload, Prefetch, Schedule, Wait
 from membench.core.task_graph import Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.liveness import copied_bytes, live_bytes
+from membench.planning.checking.validate import validate
+from membench.planning.memory.liveness import copied_bytes, live_bytes
 from membench.planning.pool import ALIGNMENT_BYTES, BestFitPool, FixedPool
-from membench.planning.validate import validate
 from tests.helpers.four_tasks import FIRST, INPUT, SECOND, in_parallel, migrating, parallel_tasks, visiting
 from tests.helpers.timings import highest_bytes
 

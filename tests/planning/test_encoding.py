@@ -9,9 +9,9 @@ from membench.core.errors import InvalidSchedule, UnsupportedStrategy
 from membench.core.schedule import Compute, Decode, Encode, Free, Instruction, Schedule, Wait
 from membench.core.task_graph import Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.checking.validate import validate
 from membench.planning.encoding import add_encoded_forms
-from membench.planning.liveness import live_bytes, residencies
-from membench.planning.validate import validate
+from membench.planning.memory.liveness import live_bytes, residencies
 from tests.helpers.toy import SIZE_BYTES, encoding, graph
 
 FIRST, SECOND, RESULT, ENCODED = 1, 2, 3, 4

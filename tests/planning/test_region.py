@@ -1,8 +1,8 @@
 """A constant region: every block has a piece, and pieces are reused."""
 
 from membench.core.task_graph import TaskGraph
+from membench.planning.checking.validate import validate
 from membench.planning.region import Region, join_regions, keep_apart, plan_region
-from membench.planning.validate import validate
 from tests.helpers.four_tasks import migrating
 
 

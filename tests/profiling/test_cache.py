@@ -18,8 +18,9 @@ from membench.profiling.link import Link
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OperatorCost
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.steps.options import StepOptions
+from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.real.micro_batched_step import MicroBatchedStep
 from membench.strategies.base import strategies
 from tests.helpers.networks import Layer
 
@@ -59,7 +60,7 @@ def test_what_operators_return_that_their_shape_functions_get_wrong_is_found_too
 ) -> None:
     def compiled() -> MicroBatchedStep | CompiledStep:
         cost = MeasuredCost(CPU, load_cache(GPU, tmp_path))
-        return build_step(Captures(work), strategies()["eager"](), cost, None)
+        return build_step(Captures(work), cost, StepOptions(strategies()["eager"]()))
 
     folded = Layer(lambda m, maps: nn.functional.fold(m.inner(maps), (4, 4), 2), inner=nn.Linear(9, 9))
     work = Workload("folded", folded, torch.sum, (torch.randn(2, 4, 9),))

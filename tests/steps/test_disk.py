@@ -19,8 +19,9 @@ from membench.core.errors import DiskFailed, InfeasibleSchedule, MembenchError
 from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import LOAD_STREAM, STORE_STREAM, Drop, Load, Schedule, Store
 from membench.core.workload import Workload
-from membench.planning.update import updated_workload
+from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
 from membench.strategies.base import Strategy
 from membench.strategies.ratel import Ratel
 from membench.strategies.zero_infinity import ZeroInfinity
@@ -41,7 +42,7 @@ UPDATES = HostUpdates()
 
 @pytest.fixture(autouse=True)
 def small_blocks_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("membench.planning.disk.LEAST_BYTES", 1)
+    monkeypatch.setattr("membench.planning.host_memory.disk.LEAST_BYTES", 1)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def compiled(
 ) -> Any:
     cost, by = copy(COST), WeightUpdate(optimizer)  # operators have been measured
     cost.host_memory_bytes, cost.disk_folder = host_memory_bytes, folder
-    return build_step(Captures(updated_workload(work, by)), strategy, cost, None, optimizer=by)
+    return build_step(Captures(updated_workload(work, by)), cost, StepOptions(strategy, optimizer=by))
 
 
 def on_disk(

@@ -8,13 +8,13 @@ import membench
 from membench.core import configuration
 from membench.core.errors import InfeasibleSchedule, MembenchError
 from membench.core.schedule import LOAD_STREAM, STORE_STREAM, Load
-from membench.planning.disk import on_disk_bytes
+from membench.planning.host_memory.disk import on_disk_bytes
 from tests.helpers.disk import host_peak_bytes, layers
 
 
 @pytest.fixture(autouse=True)
 def small_blocks_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("membench.planning.disk.LEAST_BYTES", 1)
+    monkeypatch.setattr("membench.planning.host_memory.disk.LEAST_BYTES", 1)
 
 
 def step(**options: Any) -> Any:

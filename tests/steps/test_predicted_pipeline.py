@@ -11,9 +11,11 @@ from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.pipeline import Pipeline, PipelineSchedule
 from membench.core.workload import Workload
+from membench.models.checkpointing import Checkpointing, with_checkpointing
+from membench.models.llama import Llama, TokenLoss
+from membench.steps.parallel.ranks import Ranks, ranks_of
 from membench.steps.predict import Predictor
-from membench.steps.prediction import Prediction
-from membench.steps.ranks import Ranks, ranks_of
+from membench.steps.predicted.prediction import Prediction
 from membench.strategies.pytorch import PyTorch
 
 WIDTH = 512
@@ -87,3 +89,35 @@ def test_what_cannot_be_is_refused(options: dict[str, object], message: str) -> 
     described = {"parallel": {"pp": 2, "dp": 4}, "wrapped": ["Block"], "accumulate": 4} | options
     with pytest.raises(MembenchError, match=message):
         membench.predict(module, nn.CrossEntropyLoss(), batch, cluster="dgx_h100", **described)  # type: ignore[arg-type]
+
+
+def test_updates_in_the_backward_pass_read_gradients_that_share_a_buffer() -> None:
+    """Each frees nothing that another one still reads."""
+    with torch.device("meta"):
+        module, batch = network(), (torch.empty(8, WIDTH), torch.empty(8, dtype=torch.long))
+    found = [
+        membench.predict(
+            module, nn.CrossEntropyLoss(), batch, cluster="dgx_h100", parallel={"pp": 2, "fsdp": 4}, wrapped=["Block"], accumulate=4,
+            optimizer=membench.WeightUpdate(torch.optim.SGD, in_backward=in_backward),
+        )
+        for in_backward in (False, True)
+    ]  # fmt: skip
+    behind, within = (max(stage.allocated_bytes for stage in each.stages) for each in found)
+    assert within <= behind
+
+
+@pytest.mark.parametrize("mode", [Checkpointing.FULL, Checkpointing.EVERY_SECOND])
+def test_what_blocks_compute_again_belongs_to_their_stage(mode: Checkpointing) -> None:
+    """Collectives of tensor parallelism that run between a block's modules included."""
+    with torch.device("meta"):
+        module = Llama(
+            layers=4, width=64, heads=8, groups=8, inner=64, vocabulary=100, length=32
+        )  # fmt: skip
+        tokens = torch.zeros(1, 32, dtype=torch.long)
+    options = {"cluster": "dgx_h100", "parallel": {"pp": 2, "tp": 4}, "accumulate": 2}
+    plain, again = (
+        membench.predict(each, TokenLoss(), (tokens, tokens), **options)  # type: ignore[arg-type]
+        for each in (module, with_checkpointing(module, {"LlamaBlock"}, mode))
+    )
+    assert again.step_time_s > plain.step_time_s
+    assert len(again.stages) == 2

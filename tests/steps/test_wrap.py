@@ -22,8 +22,8 @@ from membench.core.errors import (
     UnsupportedModel,
     UnsupportedStrategy,
 )
-from membench.steps import kept_steps
-from membench.steps.wrapped_step import WrappedStep
+from membench.steps.real import kept_steps
+from membench.steps.wrapped.wrapped_step import WrappedStep
 from tests.helpers.wrapping import CLASSES, Small, batch, check_loop, loss_of, pair, state_of
 
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from membench.core.schedule import Compute
-from membench.planning.liveness import live_bytes
+from membench.planning.checking.validate import validate
+from membench.planning.memory.liveness import live_bytes
 from membench.planning.pool import ALIGNMENT_BYTES
-from membench.planning.validate import validate
 from membench.steps.plan import plan
 from membench.strategies.best_fit import BestFit
 from membench.strategies.eager import Eager

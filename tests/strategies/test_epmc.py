@@ -18,7 +18,7 @@ from membench.strategies.compression import encodable_activations
 from membench.strategies.eager import Eager
 from membench.strategies.epmc import CODEC_STREAM, Epmc, SerialCsr
 from membench.strategies.gist import Gist
-from membench.sweep.metrics import plan_metrics
+from membench.sweep.cells.metrics import plan_metrics
 from tests.helpers.checks import check_exact, step_of
 from tests.helpers.networks import COST, reference, reference_of
 

@@ -17,10 +17,10 @@ from membench.core.schedule import (
 )
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES
 from membench.core.timeline import Span
-from membench.planning.liveness import live_bytes
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
+from membench.planning.memory.liveness import live_bytes
 from membench.steps.plan import plan
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.geeps import COPY_BACK_STREAM, GeePS
 from tests.helpers.chains import chain_of_sizes
 from tests.helpers.costs import UnitCost

@@ -19,8 +19,8 @@ from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
 from membench.models.lohan import FeatureLoss, LoHan
 from membench.models.megatron import MasterAdam, Megatron, TokenLoss
-from membench.planning.liveness import live_bytes
-from membench.planning.rewrite import as_written
+from membench.planning.memory.liveness import live_bytes
+from membench.planning.rewrites.rewrite import as_written
 from membench.steps.plan import plan
 from membench.steps.predict import Predictor
 from membench.strategies.base import Strategy

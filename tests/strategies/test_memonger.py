@@ -12,8 +12,8 @@ from torchvision.models import resnet50
 from membench.core.schedule import Compute, Schedule
 from membench.core.task_graph import Kind, Phase, TaskGraph
 from membench.core.units import MIB
-from membench.planning.liveness import peak_bytes
-from membench.planning.recompute import Repeatable, recompute
+from membench.planning.memory.liveness import peak_bytes
+from membench.planning.rewrites.recompute import Repeatable, recompute
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager

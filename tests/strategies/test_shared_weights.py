@@ -9,7 +9,7 @@ from membench.capture.capture import capture
 from membench.core.task_graph import Role, TaskGraph
 from membench.core.workload import Workload
 from membench.models.lstm import SequenceLoss, language_model
-from membench.planning.liveness import peak_bytes
+from membench.planning.memory.liveness import peak_bytes
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy, strategies
 from tests.helpers.networks import COST

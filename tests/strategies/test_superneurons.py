@@ -9,7 +9,7 @@ from torchvision.models import resnet50
 
 from membench.core.schedule import Compute, Offload, Prefetch, Schedule
 from membench.core.task_graph import Kind, Phase
-from membench.planning.liveness import peak_bytes
+from membench.planning.memory.liveness import peak_bytes
 from membench.steps.plan import plan
 from membench.strategies.superneurons import SuperNeurons
 from tests.helpers.chains import ACTIVATION_ROLES, FEATURE_MAP_BYTES, chain_of_convolutions, graph_of

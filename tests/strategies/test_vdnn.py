@@ -10,7 +10,7 @@ from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.schedule import Compute, Free, Offload, Prefetch, Schedule, Synchronize
 from membench.core.task_graph import Kind, Phase
 from membench.planning.algorithms import Preference
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
 from membench.strategies.base import Strategy
 from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
 from tests.helpers.chains import chain_of_kinds

@@ -6,7 +6,7 @@ import pytest
 
 from membench.core import configuration
 from membench.core.record import Outcome, Record
-from membench.sweep.run import run_cells
+from membench.sweep.cells.run import run_cells
 
 DEVICES = 4
 SHARE = 32

@@ -74,7 +74,7 @@ def _cell_of(job: str) -> int | None:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "cmdline").read_bytes().split(b"\0")
-            if b"membench.sweep.worker_main" in words and variables <= {
+            if b"membench.sweep.processes.worker_main" in words and variables <= {
                 *(path / "environ").read_bytes().split(b"\0")
             }:
                 return int((path / "stat").read_text().rpartition(")")[2].split()[1])

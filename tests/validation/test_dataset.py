@@ -8,7 +8,7 @@ import pytest
 from membench.core import configuration
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 from membench.validation.dataset import FITTED, known_datasets, load_dataset
 from membench.validation.rows import QUANTITIES
 

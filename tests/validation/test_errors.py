@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from membench.validation.dataset import DataSet
-from membench.validation.errors import Comparison, Distribution, comparisons, family, summaries
+from membench.validation.errors import (
+    Comparison,
+    Distribution,
+    Order,
+    comparisons,
+    family,
+    order_of,
+    summaries,
+)
 from membench.validation.predictions import RowPrediction
 from membench.validation.rows import Row
 
@@ -54,6 +62,21 @@ def test_a_change_is_over_the_base_and_over_its_base_where_that_is_not_run() -> 
     dataset = DataSet("mine", "", "", tuple(each.row for each in compared))
     (changes,) = [line for line in summaries(dataset, compared) if line.part == "changes"]
     assert changes.ours and changes.ours.rows == 1 and changes.directions_right == 1 and changes.not_run == 1
+
+
+def test_the_order_of_two_rows_is_that_of_their_rates_where_these_differ_by_a_tenth() -> None:
+    """Of twice as much work in less than twice the time, the rate is higher."""
+    slow, fast, close = (
+        replace(row("a", time_s), work=work) for time_s, work in ((2.0, 1.0), (3.0, 2.0), (2.95, 2.0))
+    )
+
+    def order(*simulated_s: float) -> Order:
+        made = [RowPrediction({"step_time_s": time_s}) for time_s in simulated_s]
+        return order_of(map(Comparison, (slow, fast, close), made))
+
+    assert order(2.0, 3.9, 3.9) == Order(pairs=2, right=2)
+    assert order(2.0, 4.1, 3.9) == Order(pairs=2, right=1)
+    assert order_of([Comparison(replace(slow, work=None), RowPrediction({"step_time_s": 1.0}))]).pairs == 0
 
 
 def test_comparisons_find_their_base_in_any_order() -> None:

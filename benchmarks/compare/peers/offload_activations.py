@@ -7,7 +7,7 @@ from benchmarks.compare.peers.peer import Blocks, Peer, with_same_weights
 from benchmarks.compare.step import Step, plain_step
 from membench.core.errors import UnsupportedStrategy
 from membench.core.workload import Workload
-from membench.sweep.baselines import Baseline, TorchtuneOffload
+from membench.sweep.cells.baselines import Baseline, TorchtuneOffload
 
 
 class _TrlOffload(Baseline):

@@ -9,8 +9,8 @@ from benchmarks.compare.copies import CopyMeter, HostMemory, hooks_within
 from benchmarks.compare.peers.peer import Blocks, Peer, with_same_weights
 from benchmarks.compare.step import Step, plain_step
 from membench.core.workload import Workload
-from membench.sweep.baselines import Baseline, SaveOnCpu
-from membench.sweep.measured import callers_bytes
+from membench.sweep.cells.baselines import Baseline, SaveOnCpu
+from membench.sweep.cells.measured import callers_bytes
 
 
 class _SaveApart(Baseline):

@@ -10,7 +10,7 @@ from membench.papers.cells import compose_cells
 from membench.papers.experiment import Paper, PaperCell, Row
 from membench.papers.loader import load_paper
 from membench.papers.standing import texts
-from membench.sweep.run import run_cell
+from membench.sweep.cells.run import run_cell
 
 _SERIAL, _BASELINE = "CSR-cuSPARSE in series", "Pytorch"
 

@@ -9,7 +9,7 @@ from membench.core.configuration import ROOT, read
 from membench.core.task_graph import TaskGraph
 from membench.papers.loader import read_reference, reading_as
 from membench.papers.metrics.layrub import steps_per_iteration
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 PAPER_DIRECTORY = ROOT / "experiments" / "layrub"
 

@@ -21,7 +21,7 @@ from membench.core.task_graph import Phase, Task
 from membench.cost.convolution import ConvolutionAlgorithm
 from membench.cost.roofline import RooflineCost
 from membench.cost.waves import task_waves
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 
 PUBLISHED = ROOT / "experiments" / "modnn" / "kepler_by_batch.csv"
 WINOGRAD_RATES = tuple(step / 100 for step in range(15, 41))

@@ -22,8 +22,8 @@ from membench.core.timeline import Timeline
 from membench.cost.roofline import RooflineCost
 from membench.papers.experiment import Paper, PaperCell
 from membench.planning.encoding import float32_activations
-from membench.planning.liveness import residencies
-from membench.sweep.metrics import Metrics, Plan
+from membench.planning.memory.liveness import residencies
+from membench.sweep.cells.metrics import Metrics, Plan
 
 SPARSITIES_PERCENT = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 TIMED_SPARSITY_PERCENT = 50  # Section 5.3

@@ -10,8 +10,8 @@ from membench.core.schedule import Schedule
 from membench.core.task_graph import Kind, Phase, Role
 from membench.core.timeline import Timeline
 from membench.papers.experiment import Paper, PaperCell, framework_of
-from membench.planning.liveness import peak_bytes
-from membench.sweep.metrics import Metrics, Plan, compute_spans
+from membench.planning.memory.liveness import peak_bytes
+from membench.sweep.cells.metrics import Metrics, Plan, compute_spans
 
 INTERMEDIATE_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.INTERNAL})
 """Activations, their gradients, and what layers keep inside (Section 6)."""

@@ -4,7 +4,7 @@ from membench.core.device import DeviceProfile
 from membench.core.task_graph import Role, TaskGraph
 from membench.core.timeline import Timeline
 from membench.strategies.mmcnn.strategy import layers_of
-from membench.sweep.metrics import Metrics, Plan
+from membench.sweep.cells.metrics import Metrics, Plan
 
 
 def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProfile | None) -> Metrics:

@@ -6,7 +6,7 @@ from membench.core.device import DeviceProfile
 from membench.core.timeline import Timeline
 from membench.core.units import GIB
 from membench.papers.experiment import Paper, PaperCell
-from membench.sweep.metrics import Metrics, Plan
+from membench.sweep.cells.metrics import Metrics, Plan
 
 
 def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProfile | None) -> Metrics:

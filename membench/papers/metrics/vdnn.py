@@ -9,8 +9,8 @@ from membench.core.task_graph import Kind, LayerTasks, Phase, Role, Task, TaskGr
 from membench.core.timeline import Span, Timeline
 from membench.papers.experiment import Paper, PaperCell
 from membench.planning.features import feature_layers
-from membench.planning.liveness import average_bytes, live_bytes
-from membench.sweep.metrics import Metrics, Plan, busy_time_s, compute_spans
+from membench.planning.memory.liveness import average_bytes, live_bytes
+from membench.sweep.cells.metrics import Metrics, Plan, busy_time_s, compute_spans
 
 
 def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProfile | None) -> Metrics:

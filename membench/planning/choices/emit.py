@@ -1,11 +1,12 @@
 """A plan as a schedule."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from membench.core.schedule import Schedule
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.choices.evaluation import Absence, Plan
-from membench.planning.recompute import reordered
+from membench.planning.rewrites.recompute import reordered
 
 COPY_BACK_STREAM = "copy back"
 
@@ -23,8 +24,7 @@ def emit(name: str, plan: Plan, budget_bytes: int | None) -> Schedule:
             leaves[absence.leaves].append(absence)
         returns[absence.returns].append(absence)
     for position, task in enumerate(graph.tasks):
-        for absence in leaves[position]:
-            builder.free(absence.block)
+        _leave(builder, leaves[position])
         for absence in sorted(returns[position], key=lambda absence: absence.needed):
             builder.prefetch(absence.block, stream=COPY_BACK_STREAM)
         builder.compute(task)
@@ -32,6 +32,12 @@ def emit(name: str, plan: Plan, budget_bytes: int | None) -> Schedule:
         for absence in written[position]:
             if not builder.is_on_host(absence.block):
                 builder.offload(absence.block)
-    for absence in leaves[len(graph.tasks)]:
-        builder.free(absence.block)
+    _leave(builder, leaves[len(graph.tasks)])
     return builder.finish()
+
+
+def _leave(builder: ScheduleBuilder, absences: Iterable[Absence]) -> None:
+    """Free the blocks of absences; one that the host has read before its last use was given back with that."""
+    for absence in absences:
+        if builder.is_resident(absence.block):
+            builder.free(absence.block)

@@ -13,7 +13,7 @@ from membench.planning.choices.arrays import Program, as_arrays
 from membench.planning.choices.collectives import paced
 from membench.planning.choices.loops import plan_copies, run_again
 from membench.planning.choices.problem import OFFLOAD, RECOMPUTE, Choices, Problem
-from membench.planning.recompute import Order, RenamedTask
+from membench.planning.rewrites.recompute import Order, RenamedTask
 
 NO_LIMIT = 2**62
 """Bytes that nothing exceeds."""
@@ -72,7 +72,7 @@ class Plan:
         return replace(graph, blocks=tuple(blocks)) if any(b.host_location for b in graph.blocks) else graph
 
     def order(self) -> Order:
-        """Return the order for `planning.recompute.reordered`."""
+        """Return the order for `planning.rewrites.recompute.reordered`."""
         problem, graph = self.problem, self.problem.graph
         order, slots_at, slots, originals, _, _ = self.program
         tasks = []

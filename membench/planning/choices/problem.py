@@ -7,7 +7,7 @@ from functools import cached_property
 
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Phase, Role, Task, TaskGraph
-from membench.planning.recompute import Repeatable
+from membench.planning.rewrites.recompute import Repeatable
 
 KEEP, OFFLOAD, RECOMPUTE, REPEAT = range(4)
 """The fate of a unit between its last use of the forward pass and its first of the backward pass.

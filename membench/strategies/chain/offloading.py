@@ -10,7 +10,7 @@ from membench.codecs.loops import compiled
 from membench.core.cost_model import CostModel
 from membench.core.units import MIB
 from membench.planning.choices.problem import KEEP, OFFLOAD
-from membench.planning.recompute import Order
+from membench.planning.rewrites.recompute import Order
 from membench.strategies.chain.persistent import Table
 from membench.strategies.chain.stages import Chain, ChainReplay
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from membench.codecs.loops import compiled
-from membench.planning.recompute import Order
+from membench.planning.rewrites.recompute import Order
 from membench.strategies.chain.stages import Chain, ChainReplay
 
 STORE = 0

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from membench.planning.recompute import Order
+from membench.planning.rewrites.recompute import Order
 from membench.strategies.chain.replay import Replay
 from membench.strategies.chain.stages import Chain
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from membench.core.task_graph import Phase, TaskGraph
 from membench.planning.choices.problem import Problem
-from membench.planning.recompute import Order, RenamedTask
+from membench.planning.rewrites.recompute import Order, RenamedTask
 
 
 class Replay:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import STATE_ROLES, Phase, Role, TaskGraph
-from membench.planning.rewrite import keep_on_host, update_on_host
+from membench.planning.rewrites.rewrite import keep_on_host, update_on_host
 
 SMALLEST_HOME = 1 / 256
 """Blocks smaller than this share of the largest one of them stay on the device."""

@@ -16,7 +16,7 @@ from membench.core.task_graph import RECOMPUTED_SUFFIX, TaskGraph
 from membench.execution.simulation import step_time_s
 from membench.planning.choices.loops import LONGEST
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Choices, Problem
-from membench.planning.gathering import gathered_once
+from membench.planning.parallel.gathering import gathered_once
 from membench.strategies.base import Strategy
 from membench.strategies.capuchin import Capuchin
 from membench.strategies.checkmate import Checkmate

@@ -11,7 +11,7 @@ from membench.core.task_graph import RECOMPUTED_SUFFIX, TaskGraph
 from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import NO_LIMIT, Evaluator, Plan
 from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
-from membench.planning.liveness import live_bytes
+from membench.planning.memory.liveness import live_bytes
 from membench.strategies.joint.bound import MOMENTS, relax
 from membench.strategies.joint.homes import Residence
 from membench.strategies.joint.others import Others

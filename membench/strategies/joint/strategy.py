@@ -21,7 +21,7 @@ the schedules that may do so. Where it is lower than that of plans with all weig
 only if their bound is below the fastest of them.
 
 Under sharded weights a rank's gathered weights are stored blocks as well: they stay from the forward to the backward pass, or are
-gathered again ahead of their use, which takes the time of a collective (`planning.gathering`). The bound contains collectives
+gathered again ahead of their use, which takes the time of a collective (`planning.parallel.gathering`). The bound contains collectives
 (`windows`), and the program's own schedule is among those under 4.
 
 Without a budget the step takes the time of the fastest algorithms, which is eager's where the device offers no choice, with the
@@ -44,7 +44,7 @@ from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
 from membench.execution.simulation import step_time_s
-from membench.planning.gathering import gathered_once
+from membench.planning.parallel.gathering import gathered_once
 from membench.strategies.base import Strategy
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Variants of a graph: for each layer forms that give the same bits, of which some need less memory and others less time.
 
-- A ReLU's backward pass reads a mask in place of the ReLU's output (`planning.rewrite.mask_relu`).
-- The index map of max pooling is stored in fewer bits (`planning.narrow`).
+- A ReLU's backward pass reads a mask in place of the ReLU's output (`planning.rewrites.rewrite.mask_relu`).
+- The index map of max pooling is stored in fewer bits (`planning.rewrites.narrow`).
 - A convolution has one of the device's algorithms, each with its workspace and its time.
 - Both gradients of a convolution are computed by one call, where the device offers no choice of algorithms for each.
 
@@ -16,8 +16,8 @@ from itertools import accumulate
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import RESULT_ROLES, Kind, Phase, Task, TaskGraph
 from membench.planning.choices.problem import Problem, large_bytes
-from membench.planning.narrow import index_maps, narrow_indices
-from membench.planning.rewrite import join_convolution_backward, mask_relu, maskable_relus
+from membench.planning.rewrites.narrow import index_maps, narrow_indices
+from membench.planning.rewrites.rewrite import join_convolution_backward, mask_relu, maskable_relus
 from membench.strategies.joint.gaps import Saving
 from membench.strategies.joint.relaxation import Relaxation
 

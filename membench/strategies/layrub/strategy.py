@@ -23,7 +23,7 @@ from membench.core.schedule import Schedule
 from membench.core.task_graph import Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.region import Region, keep_apart
-from membench.planning.rewrite import mask_relu
+from membench.planning.rewrites.rewrite import mask_relu
 from membench.planning.uses import last_touched, saved_for_backward
 from membench.strategies.base import Strategy
 from membench.strategies.layrub.activations import Activations

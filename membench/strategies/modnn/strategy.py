@@ -34,8 +34,8 @@ from membench.core.schedule import Schedule
 from membench.core.task_graph import ARGUMENT_ROLES, STATE_ROLES, Task, TaskGraph
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.micro_batch import GraphAt, fitted_sizes
-from membench.planning.rewrite import keep_on_host
+from membench.planning.rewrites.micro_batch import GraphAt, fitted_sizes
+from membench.planning.rewrites.rewrite import keep_on_host
 from membench.strategies.base import Strategy
 from membench.strategies.modnn.arena import Arena
 from membench.strategies.modnn.clocked_memory import ClockedMemory, Move, Room

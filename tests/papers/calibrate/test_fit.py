@@ -22,7 +22,7 @@ from membench.frameworks.lowering import lower_layers
 from membench.papers.calibrate.fit import LIBRARIES, Fit, fit, with_fit
 from membench.papers.calibrate.rows import PAPER_DIRECTORY, captured_graph
 from membench.steps.plan import plan
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.best_fit import BestFit
 from membench.strategies.eager import Eager

@@ -18,9 +18,9 @@ from membench.papers.metrics.layrub import (
     trained_layers,
 )
 from membench.papers.metrics.vdnn import trained_batch_size
-from membench.planning.liveness import peak_bytes
+from membench.planning.memory.liveness import peak_bytes
 from membench.steps.plan import plan
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubIntra

@@ -12,12 +12,12 @@ from membench.core.schedule import Compute, RepeatedSchedule, Schedule
 from membench.core.task_graph import GradientOf, Phase, Role, TaskGraph
 from membench.cost.roofline import RooflineCost
 from membench.papers.metrics.vdnn import step_metrics
-from membench.planning.liveness import live_bytes
-from membench.steps.simulated_step import simulated_step
+from membench.planning.memory.liveness import live_bytes
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.eager import Eager
 from membench.strategies.network_wide import NetworkWide
 from membench.strategies.vdnn import VdnnAll
-from membench.sweep.metrics import Metrics
+from membench.sweep.cells.metrics import Metrics
 from tests.helpers.graphs import captured
 
 K40 = configuration.load("device", "k40_vdnn")

@@ -7,11 +7,11 @@ import pytest
 from membench.core.schedule import Compute
 from membench.core.task_graph import Role
 from membench.execution.simulation import step_time_s
+from membench.planning.checking.validate import validate
 from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Problem
-from membench.planning.gathering import gathered_once
-from membench.planning.validate import validate
+from membench.planning.parallel.gathering import gathered_once
 from membench.strategies.joint.homes import Homes
 from tests.helpers.sharded import LAYERS, Collectives, sharded_graph
 

@@ -11,11 +11,11 @@ from torchvision.models.resnet import BasicBlock
 
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
+from membench.planning.checking.validate import validate
 from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Problem
-from membench.planning.update import add_update
-from membench.planning.validate import validate
+from membench.planning.rewrites.update import add_update
 from membench.strategies.joint.homes import Homes
 from tests.helpers.chains import chain_of_convolutions, graph_of
 from tests.helpers.graphs import ANY, COST

@@ -11,10 +11,10 @@ from membench.capture.capture import capture
 from membench.core.program import program_of
 from membench.core.task_graph import Role, Task, TaskGraph
 from membench.core.workload import Workload
+from membench.planning.checking.validate import validate
 from membench.planning.fusion.graph import fused
 from membench.planning.fusion.operators import is_cheap, is_fusible
 from membench.planning.fusion.recomputation import recompute_in_kernels
-from membench.planning.validate import validate
 from membench.strategies.base import find_strategy
 from tests.helpers.checks import check_exact, check_results_and_peak, step_of
 from tests.helpers.costs import UnitCost

@@ -9,10 +9,10 @@ from membench.core.program import program_of
 from membench.core.task_graph import Phase, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.kernels import launches
+from membench.planning.checking.validate import validate
 from membench.planning.fusion.graph import fused
 from membench.planning.fusion.layouts import becomes_channels_last
 from membench.planning.fusion.regions import Regions
-from membench.planning.validate import validate
 from membench.strategies.base import find_strategy
 from tests.helpers.costs import UnitCost
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from membench.core.errors import InfeasibleSchedule
 from membench.core.task_graph import Block, HostLocation, Kind, Phase, Role, Task, TaskGraph
 from membench.execution.simulation import step_time_s
+from membench.planning.checking.validate import validate
 from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import OFFLOAD, Problem
-from membench.planning.validate import validate
 from membench.steps.plan import plan
 from membench.strategies.joint.bound import relax
 from membench.strategies.joint.strategy import Joint

@@ -15,8 +15,9 @@ from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
-from membench.planning.update import add_update
+from membench.planning.rewrites.update import add_update
 from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
 from membench.strategies.joint.homes import Homes
@@ -260,8 +261,8 @@ def test_a_step_whose_weights_come_from_the_host_gives_the_same_bits() -> None:
     graph = captures.graph_at(2)
     budget_bytes = graph.external_bytes + graph.result_bytes * 3 // 4
     with pytest.raises(InfeasibleSchedule):
-        build_step(captures, LayrubHybrid(), MEASURED, budget_bytes)
-    step = build_step(captures, Joint(), MEASURED, budget_bytes)
+        build_step(captures, MEASURED, StepOptions(LayrubHybrid(), budget_bytes))
+    step = build_step(captures, MEASURED, StepOptions(Joint(), budget_bytes))
     assert any(block.host_location for block in step.plan[0].schedule.graph.blocks)
     assert torch.equal(step(images, labels), expected.detach())
     assert all(torch.equal(a.grad, b) for a, b in zip(module.parameters(), gradients, strict=True))

@@ -8,7 +8,7 @@ from membench.execution.simulation import step_time_s
 from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Problem
-from membench.planning.gathering import gathered_once
+from membench.planning.parallel.gathering import gathered_once
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
 from membench.strategies.joint.bound import relax

@@ -8,8 +8,8 @@ from membench.core.schedule import Free, Reserve
 from membench.core.task_graph import Role, TaskGraph
 from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
-from membench.planning.liveness import peak_bytes
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
+from membench.planning.memory.liveness import peak_bytes
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
 from membench.strategies.layrub.activations import Activations

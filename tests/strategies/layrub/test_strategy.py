@@ -25,11 +25,11 @@ from membench.core.task_graph import Phase, Role, TaskGraph
 from membench.core.workload import Workload
 from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
-from membench.planning.liveness import copied_bytes, peak_bytes
-from membench.planning.validate import validate
+from membench.planning.checking.validate import validate
+from membench.planning.memory.liveness import copied_bytes, peak_bytes
 from membench.steps.compile import CompiledStep
 from membench.steps.plan import plan
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
 from membench.strategies.layrub.activations import Activations
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.network_wide import NetworkWide

@@ -16,9 +16,9 @@ from membench.capture.capture import capture
 from membench.core.task_graph import EXTERNAL_ROLES, Kind, Role, TaskGraph
 from membench.core.workload import Workload
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrite import keep_on_host
-from membench.planning.validate import validate
-from membench.steps.compiled_step import CompiledStep
+from membench.planning.checking.validate import validate
+from membench.planning.rewrites.rewrite import keep_on_host
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.mmcnn.partition import Partitioner, Parts, most_parts, partition
 
 EPSILON = torch.finfo(torch.float32).eps

@@ -20,9 +20,9 @@ from membench.core.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
 from membench.models.alexnet import alexnet
 from membench.models.vgg import vgg
-from membench.planning.liveness import copied_bytes
-from membench.steps.compiled_step import CompiledStep
+from membench.planning.memory.liveness import copied_bytes
 from membench.steps.plan import plan
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.mmcnn.strategy import Decision, LayerSizes, Mmcnn, algorithm_1, layers_of
 from membench.strategies.vdnn_inference import VdnnInference
 from tests.helpers.networks import COST

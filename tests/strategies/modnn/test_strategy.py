@@ -23,19 +23,20 @@ from membench.cost.roofline import RooflineCost
 from membench.execution.measurement import cpu_peak_bytes
 from membench.models.lstm import SequenceLoss
 from membench.planning.algorithms import Preference, prefer
-from membench.planning.micro_batch import FASTEST, FITTED, window_bytes
+from membench.planning.checking.validate import validate
 from membench.planning.pool import aligned
-from membench.planning.validate import validate
+from membench.planning.rewrites.micro_batch import FASTEST, FITTED, window_bytes
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
+from membench.steps.options import StepOptions
 from membench.steps.plan import plan_step
-from membench.steps.simulated_step import simulated_step
+from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
 from membench.strategies.modnn.strategy import Modnn, _Simulation
 from membench.strategies.vdnn import VdnnDyn
-from membench.sweep.model import Model
+from membench.sweep.cells.model import Model
 from tests.helpers.chains import chain_of_kinds
 from tests.helpers.costs import TwoAlgorithmCost, UnitCost
 from tests.helpers.networks import COST, NETWORKS, Reference, Results, reference, run_step, workload
@@ -284,12 +285,14 @@ def test_weights_may_live_on_the_host(micro_batch: int) -> None:
     case = reference("squeezenet")
     captures = Captures(case.work)
     resident, visiting = (
-        build_step(captures, Modnn(offload_weights), COST, None, micro_batch=micro_batch)
+        build_step(captures, COST, StepOptions(Modnn(offload_weights), micro_batch=micro_batch))
         for offload_weights in (False, True)
     )
     expected = results_of(case, resident)
     least_bytes = min(lower_bound_bytes(part.schedule.graph, COST) for part in visiting.plan)
-    tight = build_step(captures, Modnn(offload_weights=True), COST, least_bytes, micro_batch=micro_batch)
+    tight = build_step(
+        captures, COST, StepOptions(Modnn(offload_weights=True), least_bytes, micro_batch=micro_batch)
+    )
     for step in (visiting, tight):
         assert expected.difference(results_of(case, step)) == ""
         assert step.plan[0].schedule.graph.external_bytes < resident.plan[0].schedule.graph.external_bytes
@@ -303,12 +306,14 @@ def test_each_micro_batch_loads_its_own_inputs_and_labels(micro_batch: int) -> N
     case = reference("squeezenet")
     captures = Captures(case.work)
     resident, loading = (
-        build_step(captures, Modnn(load_inputs=load), COST, None, micro_batch=micro_batch)
+        build_step(captures, COST, StepOptions(Modnn(load_inputs=load), micro_batch=micro_batch))
         for load in (False, True)
     )
     expected = results_of(case, resident)
     least_bytes = max(lower_bound_bytes(part.schedule.graph, COST) for part in loading.plan)
-    tight = build_step(captures, Modnn(load_inputs=True), COST, least_bytes, micro_batch=micro_batch)
+    tight = build_step(
+        captures, COST, StepOptions(Modnn(load_inputs=True), least_bytes, micro_batch=micro_batch)
+    )
     whole_bytes = sum(tensor.nbytes for tensor in (*case.work.inputs, *case.work.targets))
     for step in (loading, tight):
         assert expected.difference(results_of(case, step)) == ""

@@ -1,0 +1,92 @@
+"""How ranks divide a step that is predicted before it is captured: the weights of products, sequences, and experts.
+
+A copy of the module without data is divided by torch's own functions under a process group whose ranks do not exist (torch's backend
+``fake``), and captured there: what one rank computes, and which collectives it takes part in, is what `DTensor` runs.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from membench.core.errors import MembenchError
+from membench.core.workload import Workload
+from membench.steps.parallel import context_parallel, expert_parallel, tensor_parallel
+from membench.steps.parallel.tensor_parallel import Plan
+
+
+@dataclass(frozen=True)
+class Division:
+    """Ranks of three axes; those of the first two have the same samples.
+
+    Attributes:
+        tensor: over which the module's weights are divided.
+        context: over which each sequence is divided.
+        experts: over which experts are divided.
+        plan: of the weights; None: the module's own, see `membench.steps.parallel.tensor_parallel.plan_of`.
+    """
+
+    tensor: int = 1
+    context: int = 1
+    experts: int = 1
+    plan: Plan | None = None
+
+    @contextmanager
+    def divided(self, workload: Workload) -> Iterator[Workload]:
+        """Let a block capture a workload as the first rank has it; its loss may be of logits in parts, as in `loss_parallel`.
+
+        Raises:
+            MembenchError: this process has joined a process group, or the plan or the sequences do not fit.
+        """
+        from torch.distributed.device_mesh import init_device_mesh  # takes a second
+
+        axes = {
+            context_parallel.AXIS: self.context,
+            expert_parallel.AXIS: self.experts,
+            tensor_parallel.AXIS: self.tensor,
+        }
+        axes = {name: size for name, size in axes.items() if size > 1}
+        with ExitStack() as stack:
+            stack.enter_context(_one_rank_of(prod(axes.values())))
+            mesh = init_device_mesh("cuda", tuple(axes.values()), mesh_dim_names=tuple(axes))
+            workload = replace(workload, module=_copy_without_data(workload.module))
+            if self.tensor > 1:
+                of_weights = mesh[tensor_parallel.AXIS]
+                stack.enter_context(tensor_parallel.weights_divided(workload.module, of_weights, self.plan))
+            if self.experts > 1:
+                of_experts = mesh[expert_parallel.AXIS]
+                stack.enter_context(expert_parallel.experts_divided(workload.module, of_experts))
+                workload = replace(workload, meshes=(*workload.meshes, of_experts))
+            if self.context > 1:
+                of_sequences = mesh[context_parallel.AXIS]
+                workload = stack.enter_context(context_parallel.sequences_divided(workload, of_sequences))
+            yield workload
+
+
+@contextmanager
+def _one_rank_of(count: int) -> Iterator[None]:
+    """Be the first rank of a process group whose others do not exist."""
+    if dist.is_initialized():
+        raise MembenchError(
+            "this process has joined a process group, and divided products or sequences are predicted in one of its own; predict in "
+            "another process"
+        )
+    dist.init_process_group("fake", rank=0, world_size=count)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _copy_without_data(module: nn.Module) -> nn.Module:
+    def empty(tensor: Tensor) -> Tensor:
+        made = torch.empty_like(tensor, device="meta")
+        return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+
+    tensors = (*module.parameters(), *module.buffers())
+    return deepcopy(module, {id(tensor): empty(tensor) for tensor in tensors})

@@ -1,0 +1,288 @@
+"""The ranks of a step on several GPUs: how ``parallel={"fsdp": 8}`` divides it, and the machines that they are on."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import nn
+
+from membench.core.checks import choice
+from membench.core.cluster import Cluster
+from membench.core.errors import MembenchError
+from membench.core.mesh import BOTH, Mesh
+from membench.core.pipeline import PIPELINED, Pipeline, PipelineSchedule
+from membench.core.sharding import REPLICATED, SHARDED, Sharding
+from membench.steps.parallel.context_parallel import AXIS as CONTEXT
+from membench.steps.parallel.division import Division
+from membench.steps.parallel.expert_parallel import AXIS as EXPERTS
+from membench.steps.parallel.expert_parallel import experts_in
+from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
+from membench.steps.parallel.tensor_parallel import Plan, check_divided, is_divided, plan_of
+
+AXES = {
+    PIPELINED: "stages of a pipeline",
+    REPLICATED: "replicas of the shards",
+    SHARDED: "sharded weights",
+    CONTEXT: "context parallelism, whose ranks have parts of the same sequences, and sharded weights",
+    EXPERTS: "expert parallelism, whose ranks have parts of the experts, and sharded other weights",
+    TENSOR: "tensor parallelism, whose ranks have the same samples",
+}
+"""What the axes are, from the outermost to the innermost."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks of which each runs a step on samples of its own.
+
+    Attributes:
+        mesh: their cluster, and its axes.
+        sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
+        experts: of the weights of experts, which fewer ranks share than the others; None: all are alike.
+        accumulate: micro-batches of a step with shards, one after another.
+        pipeline: stages, which pass micro-batches to each other; None: there is one. A single one has the micro-batches of a step
+            without shards, whose gradients are exchanged behind the last.
+        division: of the step before it is captured; None: it is captured as it is.
+        bucket_bytes: from which on a bucket of gradients is exchanged; None: those of DistributedDataParallel.
+        partitions_update: replicas divide the update, see `membench.planning.parallel.partitioned_update`.
+        wrapped: paths of the modules that are gathered one by one, or divided into stages; hooks run around each.
+    """
+
+    mesh: Mesh
+    sharding: Sharding | None
+    accumulate: int = 1
+    pipeline: Pipeline | None = None
+    division: Division | None = None
+    bucket_bytes: int | None = None
+    wrapped: tuple[str, ...] = ()
+    experts: Sharding | None = None
+    partitions_update: bool = False
+
+    @property
+    def data_parallel(self) -> int:
+        """Number of ranks, or of pipelines of them, that have samples of their own."""
+        return prod(self.mesh.sizes.get(axis, 1) for axis in (REPLICATED, SHARDED, EXPERTS))
+
+
+def ranks_of(
+    module: nn.Module,
+    cluster: Cluster,
+    *,
+    nodes: int = 1,
+    parallel: Mapping[str, int] | None = None,
+    accumulate: int = 1,
+    wrapped: Sequence[str] | None = None,
+    reshard_after_forward: bool | None = None,
+    reduce_dtype: torch.dtype | None = None,
+    pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+    stages: int | None = None,
+    copies_out: bool = True,
+    in_between: bool = False,
+    tensor_parallel: Plan | None = None,
+    end_blocks: int = 1,
+    bucket_bytes: int | None = None,
+    partition_optimizer: bool = False,
+) -> Ranks:
+    """Return the ranks of a step, whose shards have the precision of the module's weights; see `membench.predict`.
+
+    Args:
+        parallel: None: all GPUs divide the weights.
+        wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
+        pipeline, stages: see `membench.predict`.
+        reduce_dtype, copies_out, in_between: see `Sharding`.
+        tensor_parallel: see `Division.plan`; of a module that is divided already it is not needed.
+        end_blocks: see `stage_begins`.
+        bucket_bytes: see `Ranks`.
+        partition_optimizer: see `membench.predict`.
+
+    Raises:
+        MembenchError: there is no such axis, or the sizes do not fit the cluster.
+    """
+    parallel = parallel or {SHARDED: nodes * cluster.devices_per_host}
+    axes = _axes_of(parallel)
+    classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
+    sharding, stage_ranks = None, parallel.get(PIPELINED, 1)
+    shard_axes = [axis for axis, _ in axes if axis in (SHARDED, CONTEXT, EXPERTS)]
+    cut = None
+    if stage_ranks > 1:
+        if reshard_after_forward:
+            raise MembenchError(
+                "the stages of a pipeline keep gathered weights for all micro-batches; leave reshard_after_forward out, or pp"
+            )
+        summed_in = reduce_dtype if shard_axes else None
+        cut = pipeline_of(module, classes, stage_ranks, pipeline, stages, accumulate, summed_in, end_blocks)
+    elif accumulate > 1 and not shard_axes:
+        cut = Pipeline(1, (), accumulate)
+    if cut is not None:
+        accumulate = 1
+    if shard_axes:
+        sharding = Sharding(
+            prod(parallel.get(axis, 1) for axis in shard_axes),
+            groups_of(module, classes),
+            cut is None if reshard_after_forward is None else reshard_after_forward,
+            next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), None),
+            reduce_dtype,
+            copies_out,
+            REPLICATED if parallel.get(REPLICATED, 1) > 1 else "",
+            axis=BOTH.join(shard_axes),
+            accumulates=accumulate > 1,
+            in_between=in_between,
+            shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
+        )
+    if partition_optimizer and (shard_axes or parallel.get(REPLICATED, 1) == 1):
+        raise MembenchError(
+            f"partition_optimizer=True divides the update over replicas that have whole weights; set parallel={{{REPLICATED!r}: 8}} without "
+            f"{SHARDED}, which divides it as well, or leave it out"
+        )
+    division = _division(module, parallel, tensor_parallel)
+    paths = _modules_of(module, classes) if shard_axes or stage_ranks > 1 else ()
+    mesh, experts = Mesh(replace(cluster, hosts=nodes), axes), None
+    if sharding is not None and EXPERTS in mesh.sizes:
+        sharding, experts = _with_experts_apart(module, sharding, mesh)
+    return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes, paths, experts, partition_optimizer)
+
+
+def _with_experts_apart(module: nn.Module, sharding: Sharding, mesh: Mesh) -> tuple[Sharding, Sharding]:
+    """Return the sharding of all weights but those of experts, and that of the latter, over all axes but their own."""
+    groups = [
+        tuple(f"{path}.{name}" for name, _ in each.named_parameters())
+        for path, each in experts_in(module).items()
+    ]
+    of_experts = frozenset(name for names in groups for name in names)
+    others = frozenset(name for name, _ in module.named_parameters()) - of_experts
+    axes = [axis for axis in sharding.axis.split(BOTH) if axis != EXPERTS]
+    grouped = (tuple(name for name in names if name in others) for names in sharding.groups)
+    ranks = prod(mesh.sizes[axis] for axis in axes)
+    fewest = min(len(next(each.parameters())) for each in experts_in(module).values())
+    return replace(sharding, groups=tuple(filter(None, grouped)), members=others), replace(
+        sharding,
+        ranks=ranks,
+        groups=tuple(groups),
+        axis=BOTH.join(axes),
+        members=of_experts,
+        shapes=(),  # those of a rank's part are known when it is captured
+        dimension=int(ranks * mesh.sizes[EXPERTS] > fewest),  # as torchtitan
+    )
+
+
+def _axes_of(parallel: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return the axes of more than one rank, in the order of `AXES`.
+
+    Raises:
+        MembenchError: there is no such axis.
+    """
+    if unknown := {axis for axis, size in parallel.items() if size > 1} - AXES.keys():
+        raise MembenchError(
+            f"there is no axis {', '.join(sorted(unknown))} of parallel; there are "
+            + ", ".join(f"{axis} ({what})" for axis, what in AXES.items())
+        )
+    needed = {SHARDED} if parallel.get(EXPERTS, 1) > 1 else set()  # over which experts are in shards
+    return tuple(
+        (axis, parallel.get(axis, 1)) for axis in AXES if parallel.get(axis, 1) > 1 or axis in needed
+    )
+
+
+def _division(module: nn.Module, parallel: Mapping[str, int], plan: Plan | None) -> Division | None:
+    tensor, context, experts = (parallel.get(axis, 1) for axis in (TENSOR, CONTEXT, EXPERTS))
+    if is_divided(module):
+        check_divided(module, tensor)
+        if context > 1 or experts > 1:
+            raise MembenchError(
+                f"parallel has {CONTEXT if context > 1 else EXPERTS}, and the module is divided already; pass one that is not, and tensor_parallel"
+            )
+    if tensor == 1 or is_divided(module):
+        if plan is not None:
+            raise MembenchError(
+                f"tensor_parallel is a plan for the ranks of an axis {TENSOR!r}; set parallel={{{TENSOR!r}: 8}} and pass a module that "
+                "is not divided"
+            )
+        return Division(context=context, experts=experts) if context > 1 or experts > 1 else None
+    return Division(tensor, context, experts, plan_of(module) if plan is None else plan)
+
+
+def pipeline_of(
+    module: nn.Module,
+    classes: frozenset[str],
+    ranks: int,
+    schedule: str,
+    stages: int | None,
+    micro_batches: int,
+    gradient_dtype: torch.dtype | None = None,
+    end_blocks: int = 1,
+) -> Pipeline:
+    """Return the pipeline of a module over some ranks.
+
+    Args:
+        classes: of the blocks of the network; see `stage_begins`.
+        schedule, stages: see `membench.predict`.
+        end_blocks: see `stage_begins`.
+
+    Raises:
+        MembenchError: there is no such schedule, or the module or the micro-batches cannot be divided.
+    """
+    order = choice(PipelineSchedule, "pipeline", schedule)
+    each = 2 if order is PipelineSchedule.INTERLEAVED else 1
+    begins = stage_begins(module, classes, stages or each * ranks, end_blocks)
+    return Pipeline(ranks, begins, micro_batches, order, gradient_dtype)
+
+
+def stage_begins(
+    module: nn.Module, classes: frozenset[str], stages: int, end_blocks: int = 1
+) -> tuple[str, ...]:
+    """Return the module with which each stage but the first begins, where each has as many blocks of the network as another.
+
+    Args:
+        classes: of the blocks.
+        end_blocks: that each of what is before the blocks and behind them counts as: one in torchtitan's
+            `generate_llm_fqn_per_model_part`, none in Megatron-LM.
+
+    Raises:
+        MembenchError: there are fewer blocks than stages.
+    """
+    named = _modules_of(module, classes)
+    blocks = [name for name in named if not any(name.startswith(f"{other}.") for other in named)]
+    if len(blocks) < stages:
+        raise MembenchError(
+            f"{len(blocks)} blocks ({', '.join(sorted(classes)) or 'of no class'}) cannot be divided into {stages} stages; use fewer stages"
+        )
+    least, more = divmod(len(blocks) + 2 * end_blocks, stages)
+    firsts = (stage * least + min(stage, more) - end_blocks for stage in range(1, stages))
+    return tuple(blocks[min(first, len(blocks) - stages + stage)] for stage, first in enumerate(firsts, 1))
+
+
+def _modules_of(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
+    """Return the paths of modules of some classes, without that of the module itself."""
+    return tuple(name for name, each in module.named_modules() if name and type(each).__name__ in classes)
+
+
+def repeated_classes(module: nn.Module) -> frozenset[str]:
+    """Return the names of classes of which a list of modules has several: the blocks of a network."""
+    found: Counter[str] = Counter()
+    for parent in module.modules():
+        if isinstance(parent, nn.ModuleList | nn.Sequential):
+            kinds = Counter(type(child).__name__ for child in parent)
+            found |= Counter({kind: number for kind, number in kinds.items() if number > 1})
+    return frozenset(found)
+
+
+def groups_of(module: nn.Module, classes: frozenset[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the weights of each module of some classes, without those of modules inside it that are wrapped too.
+
+    Raises:
+        MembenchError: the module has no module of such a class.
+    """
+    wrapped = set(_modules_of(module, classes))
+    if not wrapped:
+        raise MembenchError(
+            f"{type(module).__name__} has no module of a class {', '.join(sorted(classes)) or 'that is repeated'}; name the classes "
+            "whose modules are gathered one by one"
+        )
+    groups: dict[str, list[str]] = {}
+    for weight, _ in module.named_parameters():
+        parts = weight.split(".")
+        owners = (".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
+        owner = next((name for name in owners if name in wrapped), None)
+        if owner is not None:
+            groups.setdefault(owner, []).append(weight)
+    return tuple(map(tuple, groups.values()))

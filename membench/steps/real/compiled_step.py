@@ -1,0 +1,297 @@
+"""CompiledStep: a captured step under a schedule, callable by the user."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.backends.accelerator import AcceleratorBackend
+from membench.backends.accelerator_memory import capacity_bytes
+from membench.backends.tensor_backend import TensorBackend
+from membench.capture.capture import CapturedStep
+from membench.capture.module_state import ModuleState
+from membench.core.arguments import Arguments, as_arguments, map_leaves
+from membench.core.call import Value
+from membench.core.errors import MembenchError, OutOfMemory
+from membench.core.opened import change, closed, let_go, objects_in
+from membench.core.schedule import RepeatedSchedule, Schedule
+from membench.core.stored import gradient_of, single_stored
+from membench.core.task_graph import RESULT_ROLES, Role
+from membench.core.timeline import Timeline
+from membench.core.torch_devices import GraphPool
+from membench.core.torch_internals import tree_map_only
+from membench.core.workload import Workload
+from membench.execution.cuda_graph import ReplayedProgram
+from membench.execution.executor import Program
+from membench.execution.measurement import peak_bytes
+from membench.steps.real.bound_state import BoundState, check_arguments, check_autocast, exchange_buckets
+from membench.steps.real.real_step import RealStep
+from membench.steps.real.update import RealUpdate
+
+
+class CompiledStep(RealStep):
+    """A captured step of training or inference that runs on the CPU or a GPU under a schedule.
+
+    Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as ``loss.backward()`` would, for
+    any optimizer; with an optimizer of its own it updates the weights, and frees the gradients. A step of inference returns
+    the module's output. On a GPU the call returns as soon as everything is issued.
+
+    Args:
+        workload: placed for this schedule, see `place_workload`.
+        graph_pool: replay the step as one CUDA graph, with memory from that pool; the gradients then lie in the same
+            memory after every step. None: issue each step.
+        loss_accumulator: of a micro-batch: the scalar to which the step adds its loss, and which it returns.
+        begin: called before each step.
+
+    Attributes:
+        schedule: the program, which `plan` runs once; prints as text.
+        backend: the backend that runs the step.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        captured: CapturedStep,
+        schedule: Schedule,
+        backend: TensorBackend,
+        *,
+        graph_pool: GraphPool | None = None,
+        loss_accumulator: Tensor | None = None,
+        update: RealUpdate | None = None,
+        begin: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(workload, (RepeatedSchedule(schedule),), update)
+        self._begin = begin
+        self.schedule = schedule
+        self._captured = captured
+        self.backend = backend
+        self._program = Program(schedule, backend)
+        if update is not None and backend.disk is not None:
+            update.follow_states(schedule.graph, backend.disk)
+        self._replayed: ReplayedProgram | None = None
+        if graph_pool is not None:
+            assert isinstance(backend, AcceleratorBackend), "a CUDA graph is one of a GPU"
+            self._replayed = ReplayedProgram(self._program, backend, graph_pool)
+        self._module_state = ModuleState(workload.module, workload.loss)
+        self._weights = dict(workload.module.named_parameters())
+        accumulated = {}
+        if loss_accumulator is not None and schedule.graph.loss is not None:
+            accumulated[schedule.graph.loss.block] = loss_accumulator
+        accumulated |= exchange_buckets(schedule.graph, backend)
+        self._state = BoundState(schedule.graph, backend, captured, workload.module, accumulated)
+        gradients = {n: v for n, v in schedule.graph.gradients if v}
+        roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
+        self._accumulators = {n: v for n, v in gradients.items() if roles[n] is Role.ACCUMULATED}
+        self._gradients = [
+            (self._weights[n], v, captured.wrappers.get(n))
+            for n, v in gradients.items()
+            if roles[n] is Role.WEIGHT_GRADIENT
+        ]
+        # a CUDA graph contains addresses, and page-locked memory is kept: such accumulators are used again
+        self._keeps_accumulators = graph_pool is not None or any(
+            backend.is_host_resident(value.block) for value in self._accumulators.values()
+        )
+        self._kept_accumulators: dict[str, Tensor] = {}
+        self._step_blocks = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
+        arguments = {block for block in self.argument_blocks if block is not None} - schedule.graph.given_up
+        self._step_blocks += arguments
+        written = {block for task in schedule.graph.tasks for block in task.writes}
+        in_objects = written.intersection(captured.inputs) if objects_in(workload.inputs) else set()
+        self._written = in_objects - schedule.graph.given_up
+        if graph_pool is not None and (self._written or schedule.graph.given_up):
+            raise MembenchError(
+                "the step changes its inputs, such as a cache, and a CUDA graph would change copies of them; leave cuda_graph out"
+            )
+
+    def __call__(self, inputs: Any, targets: Any = ()) -> Any:
+        """Run one step on new data and return the loss, a scalar without history, or the module's output.
+
+        Args:
+            inputs: as the module takes them (see `compile`), of the captured shapes and dtypes.
+            targets: as the loss takes them, of the captured shapes and dtypes; none in a step of inference.
+
+        Raises:
+            ShapeMismatch: the data does not have the captured shapes and dtypes.
+            ModuleChanged: the module has changed since the capture.
+            MembenchError: the data requires a gradient, or the call is within autocast and the capture was not.
+        """
+        if self._replayed:
+            self._move_gradients()
+        if self.workload.inputs is inputs:
+            inputs = self._own_copies(inputs)
+        with self._issued(inputs, targets, timed=False):
+            graph, tensors = self.schedule.graph, self.backend.tensors
+            result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
+            result = closed(result)
+            if graph.objects_after:
+                change(as_arguments(inputs), tree_map_only(Value, tensors.tensor, graph.objects_after))
+            for weight, value, wrapper in self._gradients:
+                gradient = tensors.tensor(value)
+                if weight.is_cpu is not gradient.is_cpu:
+                    gradient = gradient.to(weight.device)
+                gradient = gradient_of(weight, gradient, wrapper)
+                weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
+            if self._replayed and self._replayed.keeps_results:
+                return tree_map_only(Tensor, Tensor.clone, result)
+            return result
+
+    def timeline(self) -> Timeline:
+        """Run a step on the example batch with a clock around each instruction; gradients and weights do not change."""
+        with self._preserved() if self._update else nullcontext():
+            return self.backend.timeline(self._run_example(timed=True))
+
+    def _measure_peak(self) -> int:
+        graph = self.schedule.graph
+        copied_bytes = sum(graph.blocks[block].size_bytes for block in self._written)
+        peak = peak_bytes(self._run_example, self.backend.device, self.backends)
+        return graph.external_bytes - copied_bytes + peak
+
+    def _timelines(self) -> tuple[Timeline, ...]:
+        return (self.timeline(),)
+
+    @property
+    def argument_blocks(self) -> tuple[int | None, ...]:
+        """The block of each leaf of inputs and targets; None if it is not a tensor."""
+        return self._captured.inputs + self._captured.targets
+
+    @property
+    def backends(self) -> tuple[TensorBackend, ...]:
+        return (self.backend,)
+
+    def close(self) -> None:
+        self._end_replays()
+        self.backend.close()
+
+    def _run_example(self, *, timed: bool = False) -> tuple[int, ...]:
+        inputs = self._own_copies(self.workload.inputs)
+        with self._issued(inputs, self.workload.targets, timed=timed) as issued:
+            return issued
+
+    def _own_copies(self, inputs: Arguments) -> Arguments:
+        """Return an example batch with copies of what the step changes, so that it can run again."""
+        changed = self._written | self.schedule.graph.given_up
+        if not changed:
+            return inputs
+
+        def own(leaf: Any, block: int | None) -> Any:
+            return leaf.clone() if block in changed else leaf
+
+        copies: Arguments = closed(map_leaves(own, inputs, self._captured.inputs))
+        return copies
+
+    @contextmanager
+    def _issued(self, inputs: Any, targets: Any, *, timed: bool) -> Iterator[tuple[int, ...]]:
+        """Issue one step, whose results can be read within, and release its memory afterwards.
+
+        Locked for one thread at a time. A step that is interrupted (Ctrl-C, a label out of range) does not affect the next.
+
+        Raises:
+            ModuleChanged, ShapeMismatch, MembenchError: see `__call__`.
+            OutOfMemory: the device's memory is exhausted.
+        """
+        with self._one_at_a_time:
+            self.workload.check_gradients_are_allowed()
+            check_autocast(self.backend.device.type, self.workload.precision, self._autocast_to)
+            self._module_state.check()
+            arguments = self._arguments(inputs, targets)
+            if self.schedule.graph.objects_after:
+                let_go(as_arguments(inputs))  # the step frees what they hold, and puts other tensors there
+            try:
+                yield self._issue(arguments, timed=timed)
+                if not (self._replayed and self._replayed.keeps_results):
+                    self._release()
+            except BaseException as error:
+                self._abandon()
+                if not isinstance(error, torch.OutOfMemoryError):
+                    raise
+                raise OutOfMemory(
+                    needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(self.backend.device)
+                ) from error
+
+    def _arguments(self, inputs: Any, targets: Any) -> list[Any]:
+        """Return the arguments of `argument_blocks`, checked."""
+        return [
+            *check_arguments(self._expected_inputs, inputs),
+            *check_arguments(self._expected_targets, targets),
+        ]
+
+    def _issue(self, arguments: list[Any], *, timed: bool) -> tuple[int, ...]:
+        """Issue one step on arguments, which are cleared; a timed one is not replayed, because a CUDA graph contains no clock."""
+        if self._begin:
+            self._begin()
+        replayed = None if timed else self._replayed
+        if self._bind_state() or timed:
+            self._end_replays()
+        if replayed:
+            arguments = list(replayed.stage(tuple(arguments)))
+        for block in reversed(self.argument_blocks):
+            self._pass(block, arguments.pop())
+        # a schedule's operators have the dtypes of the capture; autocast would change them again
+        with torch.no_grad(), torch.autocast(self.backend.device.type, enabled=False):
+            if replayed:
+                replayed.issue()
+                return ()
+            return self._program.issue(timed=timed)
+
+    def _pass(self, block: int | None, argument: Any) -> None:
+        """Give the backend an argument, without another reference to one that the step gives up."""
+        if block in self.schedule.graph.given_up:
+            self.backend.tensors.passed[block] = argument
+        elif block is not None:
+            self.backend.bind(block, argument)
+
+    def _abandon(self) -> None:
+        """Release all memory of a step that did not end, including the caller's tensors."""
+        self._end_replays()
+        self.backend.abandon()
+        self._state.forget()
+
+    def _end_replays(self) -> None:
+        """Release the CUDA graph and its results: the step now runs in other memory, in addition to the graph's."""
+        if self._replayed and self._replayed.keeps_results:
+            self._release()
+            self._replayed.forget()
+
+    def _bind_state(self) -> bool:
+        """Bind weights, buffers, constants and accumulators if they have moved in memory; return whether any has.
+
+        Raises:
+            ModuleChanged: a tensor has another shape, layout or dtype.
+        """
+        return self._state.bind(
+            {value.block: self._accumulator(name, value) for name, value in self._accumulators.items()}
+        )
+
+    def _accumulator(self, name: str, value: Value) -> Tensor:
+        """Return the accumulated gradient in the step's layout; zero before the first micro-batch."""
+        weight, wrapper = self._weights[name], self._captured.wrappers.get(name)
+        held = None if weight.grad is None else single_stored(weight.grad)
+        if held is None or held.stride() != value.stride:
+            total = self._accumulator_memory(name, value)
+            held = total.zero_() if held is None else total.copy_(held)
+            weight.grad = gradient_of(weight, held, wrapper)
+        return held
+
+    def _accumulator_memory(self, name: str, value: Value) -> Tensor:
+        if name in self._kept_accumulators:
+            return self._kept_accumulators[name]
+        device = self._weights[name].device
+        memory = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
+        if self._keeps_accumulators:
+            memory = self._kept_accumulators[name] = self.backend.place(value.block, memory)
+        return memory
+
+    def _move_gradients(self) -> None:
+        """Copy gradients that the caller accumulates to memory that the next replay does not overwrite."""
+        for name, weight in self._weights.items():
+            if weight.grad is not None and name not in self._accumulators:
+                weight.grad = weight.grad.clone()
+
+    def _release(self) -> None:
+        """Release arguments and results; the caller owns them from here on."""
+        for block in self._step_blocks:
+            self.backend.unbind(block)
+        if not self._keeps_accumulators:
+            self._state.unbind(value.block for value in self._accumulators.values())

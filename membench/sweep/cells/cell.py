@@ -1,0 +1,180 @@
+"""Cell: one step of an experiment, built once from its configuration."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from membench.backends.real import check_products, real_device
+from membench.core.checks import choice
+from membench.core.cluster import SINGLE_DEVICE, Cluster
+from membench.core.configuration import find_function, instantiate
+from membench.core.device import DeviceProfile
+from membench.core.errors import MembenchError
+from membench.core.kernels import Kernels
+from membench.core.machine import Machine
+from membench.core.optimizer import WeightUpdate
+from membench.core.precision import Precision
+from membench.core.record import Configuration, is_simulated
+from membench.core.units import parse_bytes
+from membench.core.workload import Workload
+from membench.cost.roofline import RooflineCost
+from membench.frameworks.base import Framework
+from membench.models.serving import Serving
+from membench.planning.memory.device_memory import AllocatorSettings
+from membench.planning.parallel.exchange import Exchange
+from membench.steps.arguments import as_bytes, as_machine
+from membench.sweep.cells.method import Method
+from membench.sweep.cells.metrics import StepMetrics
+from membench.sweep.cells.model import Model
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One step of a model by a method, with everything that decides its result.
+
+    Attributes:
+        configuration: as composed; only for the hash and the record.
+        batch_size: samples of a step, over all processes or devices.
+        framework: whose lowering and efficiency a simulation takes.
+        device: simulated device; None: the step runs on this machine.
+        cluster: of simulated devices.
+        backend: ``"cpu"``, ``"cuda"`` or ``"simulated"``.
+        is_simulated: whether the step is simulated rather than run.
+        cuda_graph: whether the step is replayed as one CUDA graph.
+        seed: of the weights and the example batch.
+        budget_bytes: the most that a step may hold; None: the device's memory.
+        micro_batch: samples at a time, ``"fitted"``, ``"fastest"``, or None for what the strategy chooses.
+        exchange: when gradients are averaged over several processes or devices.
+        optimizer: updates the weights in the step; None: the step ends with the gradients.
+        allocator: settings of PyTorch's caching allocator in a simulation.
+        precision, channels_last: see `Workload`.
+        serving: the step is one in which the network serves; None: it is the model's own.
+        machine: that the simulated device is in; None: the one of ``conf/machine/server.yaml``.
+        host_memory_bytes: the most that a step may hold in host memory; None: that of a simulated machine, or any.
+        parallel: processes by axis that divide or repeat the weights, see `membench.steps.parallel.real_ranks.divided`; empty: all have the
+            weights, and exchange gradients.
+        kernels: what computes the step.
+        step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
+    """
+
+    configuration: Configuration
+    model: Model
+    batch_size: int
+    method: Method
+    framework: Framework
+    device: DeviceProfile | None
+    cluster: Cluster
+    backend: str
+    is_simulated: bool
+    cuda_graph: bool
+    seed: int
+    budget_bytes: int | None
+    micro_batch: int | str | None
+    exchange: Exchange
+    step_metrics: StepMetrics | None
+    allocator: AllocatorSettings
+    optimizer: WeightUpdate | None = None
+    precision: Precision | None = None
+    channels_last: bool = False
+    serving: Serving | None = None
+    machine: Machine | None = None
+    host_memory_bytes: int | None = None
+    parallel: tuple[tuple[str, int], ...] = ()
+    kernels: Kernels = Kernels.EAGER
+
+    @classmethod
+    def from_configuration(cls, configuration: Configuration) -> "Cell":
+        """Return the cell that a resolved configuration describes.
+
+        Args:
+            configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to be
+                simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
+                ``precision``, ``channels_last``, ``serving``, ``allocator``, ``machine``, ``host_memory``, ``parallel``, ``kernels``.
+
+        Raises:
+            MembenchError: a value is not allowed; the message says which.
+        """
+        backend, budget = configuration["backend"], configuration.get("budget")
+        precision = configuration.get("precision")
+        cluster, metrics = configuration.get("cluster"), configuration.get("metrics")
+        return cls(
+            configuration=configuration,
+            model=Model.from_configuration(configuration["model"]),
+            batch_size=int(configuration["batch_size"]),
+            method=Method(configuration["strategy"]),
+            framework=instantiate(configuration["framework"]),
+            device=instantiate(configuration.get("device")),
+            cluster=instantiate(cluster) if cluster else SINGLE_DEVICE,
+            backend=backend["name"],
+            is_simulated=is_simulated(configuration),
+            cuda_graph=backend.get("cuda_graph", False),
+            seed=int(configuration["seed"]),
+            budget_bytes=None if budget is None else parse_bytes(budget),
+            micro_batch=configuration.get("micro_batch"),
+            exchange=choice(Exchange, "exchange", configuration.get("exchange", Exchange.AS_MADE)),
+            step_metrics=find_function(metrics) if metrics else None,
+            optimizer=instantiate(configuration.get("optimizer")),
+            allocator=AllocatorSettings.parse(configuration.get("allocator") or ""),
+            precision=None if precision is None else Precision.of_step(precision),
+            channels_last=bool(configuration.get("channels_last")),
+            serving=instantiate(configuration.get("serving")),
+            machine=instantiate(configuration.get("machine")),
+            host_memory_bytes=as_bytes(configuration.get("host_memory"), "host_memory"),
+            parallel=tuple((configuration.get("parallel") or {}).items()),
+            kernels=choice(Kernels, "kernels", configuration.get("kernels") or Kernels.EAGER),
+        )
+
+    @property
+    def simulated_device(self) -> DeviceProfile:
+        """The device that a simulation plays.
+
+        Raises:
+            MembenchError: the configuration has none.
+        """
+        if self.device is None:
+            raise MembenchError("a simulated cell needs a device; choose one, such as device=k40m")
+        return self.device
+
+    @property
+    def simulated_machine(self) -> Machine:
+        """The machine that the simulated device is in."""
+        return as_machine(self.machine, self.host_memory_bytes)
+
+    @property
+    def cost(self) -> RooflineCost:
+        """The cost model of the simulated device while all devices of the cluster copy."""
+        device = self.cluster.loaded(self.simulated_device)
+        return RooflineCost(device, self.framework.efficiency, self.simulated_machine)
+
+    def captured_on(self) -> torch.device | None:
+        """Return the device whose operators are captured: that on which the step runs, or the framework's.
+
+        Raises:
+            MembenchError: the backend needs a GPU, and there is none.
+        """
+        return self.framework.captured_on if self.is_simulated else real_device(self.backend)
+
+    def workload(self, batch_size: int) -> Workload:
+        """Build the model and an example batch: without values to be simulated, on the CPU to be run.
+
+        Raises:
+            MembenchError: the device does not run this precision.
+        """
+        device = "meta" if self.is_simulated else "cpu"
+        workload = self.model.workload(batch_size, seed=self.seed, device=device)
+        if self.serving is not None:
+            workload = self._served(self.serving, workload)
+        workload = replace(workload, precision=self.precision, channels_last=self.channels_last)
+        if self.is_simulated:
+            return workload
+        check_products(self.precision, real_device(self.backend))
+        return workload.converted()
+
+    def _served(self, serving: Serving, workload: Workload) -> Workload:
+        if self.optimizer is not None:
+            raise MembenchError("a network that serves does not train; leave serving or optimizer out")
+        if self.precision is not None and self.precision.autocast_dtype is not None:
+            raise MembenchError(
+                f"a cache has the precision of a whole step, and {self.precision} is of a part; write precision=bf16 or fp16"
+            )
+        return serving.workload(workload)

@@ -1,0 +1,129 @@
+"""Model: a network and its example batch, as a file of ``conf/model`` describes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from inspect import isclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from membench.core import configuration
+from membench.core.arguments import Arguments, as_arguments
+from membench.core.configuration import find_target, instantiate
+from membench.core.workload import Workload
+from membench.models.fine_tuning import UNQUANTIZED, checkpointed, quantized, with_adapters
+from membench.sweep.cells.example_batch import example
+
+
+@dataclass(frozen=True)
+class Model:
+    """A configured network.
+
+    Attributes:
+        module: description of the network, instantiated for each workload.
+        loss: description of its loss: a class and its arguments, or a function of the output and the targets, and further
+            arguments; None: a model for inference.
+        inputs, targets: description of the example batch, see `example_batch`; arguments by name if it is a dict, one
+            after another if it is a list.
+        sizes: numbers that a description refers to by a word.
+        quantization: of the linear layers' weights, see `quantized`; None: they stay as they are.
+        unquantized: last names of linear layers that stay as they are; None: `UNQUANTIZED`.
+        lora: options of adapters, see `with_adapters`; None: all weights are trained that the network trains.
+        checkpointing: whether the network's own checkpointing is switched on, see `checkpointed`.
+    """
+
+    name: str
+    module: Mapping[str, Any]
+    loss: Mapping[str, Any] | None
+    inputs: Any
+    targets: Any
+    sizes: Mapping[str, Any]
+    quantization: str | None = None
+    unquantized: Sequence[str] | None = None
+    lora: Mapping[str, Any] | None = None
+    checkpointing: bool = False
+
+    @classmethod
+    def from_configuration(cls, values: Mapping[str, Any]) -> "Model":
+        """Return the model that the resolved options of a file of ``conf/model`` describe.
+
+        ``input_shape``, ``vocabulary``, ``classes`` and ``target_shape`` are short for one input and one target: numbers,
+        or with a vocabulary tokens, and classes.
+        """
+        inputs, targets = values.get("inputs"), values.get("targets", [])
+        if not inputs:
+            inputs = [_described(values["input_shape"], values.get("vocabulary"))]
+            if not targets and (classes := values.get("classes")):
+                targets = [_described(values.get("target_shape", []), classes)]
+        return cls(
+            values["name"],
+            values["module"],
+            values["loss"],
+            inputs,
+            targets,
+            values,
+            values.get("quantization"),
+            values.get("unquantized"),
+            values.get("lora") or None,
+            bool(values.get("checkpointing")),
+        )
+
+    @classmethod
+    def named(cls, name: str) -> "Model":
+        """Return the model of ``conf/model/<name>.yaml``.
+
+        Raises:
+            MembenchError: there is no such file; lists the files that there are.
+        """
+        return cls.from_configuration(configuration.read("model", name))
+
+    def workload(self, batch_size: int, *, seed: int, device: str) -> Workload:
+        """Build the network and an example batch, both from the seed.
+
+        Args:
+            device: ``"cpu"``, or ``"meta"`` for shapes without values.
+        """
+        torch.manual_seed(seed)
+        with torch.device(device):
+            module, loss = self._built(), build_loss(self.loss)
+            inputs, targets = self.example_batch(batch_size)
+        if loss is None:
+            return Workload(self.name, module.eval(), None, inputs)
+        return Workload(self.name, module, loss, inputs, targets)
+
+    def _built(self) -> nn.Module:
+        module: nn.Module = instantiate(self.module)
+        if self.quantization is not None:
+            kept = UNQUANTIZED if self.unquantized is None else self.unquantized
+            module = quantized(module, self.quantization, kept)
+        module = module if self.lora is None else with_adapters(module, self.lora)
+        return checkpointed(module) if self.checkpointing else module
+
+    def example_batch(self, batch_size: int) -> tuple[Arguments, Arguments]:
+        """Return random inputs and targets.
+
+        Raises:
+            MembenchError: see `example`.
+        """
+        inputs, targets = (
+            as_arguments(example(f"model.{name}", described, batch_size, self.sizes))
+            for name, described in (("inputs", self.inputs), ("targets", self.targets))
+        )
+        return inputs, targets
+
+
+def build_loss(described: Mapping[str, Any] | None) -> Any:
+    """Return the loss that a description stands for: an object of a class, or a function with the arguments below it."""
+    if described is None:
+        return None
+    target = find_target(described["_target_"])
+    if isclass(target):
+        return instantiate(described)
+    options = {name: instantiate(value) for name, value in described.items() if name != "_target_"}
+    return partial(target, **options) if options else target
+
+
+def _described(shape: Sequence[int], below: int | None) -> dict[str, Any]:
+    return {"shape": list(shape)} if below is None else {"shape": list(shape), "below": below}

@@ -1,0 +1,73 @@
+"""A cell's step as a run to be drawn or traced."""
+
+import os
+
+from membench.backends.real import products_in, real_device
+from membench.capture.capture import Captures
+from membench.core.errors import UnsupportedStrategy
+from membench.core.record import Configuration
+from membench.core.schedule import RepeatedSchedule
+from membench.core.timeline import Timeline
+from membench.pictures.observed_step import ObservedStep, RepeatedRun
+from membench.planning.rewrites.update import updated_workload
+from membench.profiling.measured_cost import MeasuredCost
+from membench.steps.compile import build_step
+from membench.steps.options import StepOptions
+from membench.sweep.cells.cell import Cell
+from membench.sweep.cells.graphs import Graphs
+from membench.sweep.cells.measured import environment
+from membench.sweep.cells.simulated import planned_step, played_step
+from membench.sweep.results.summary import title
+
+
+def observe(configuration: Configuration) -> ObservedStep:
+    """Play or run one step of a cell; see `Cell.from_configuration` for the configuration.
+
+    Of micro-batches of one size, one is run with a clock and represents all. A simulated step that does not fit its device is
+    played all the same: a picture shows by how much.
+
+    Raises:
+        MembenchError: the cell cannot run; the message says why.
+    """
+    os.environ.update(environment(configuration))  # before CUDA starts
+    cell = Cell.from_configuration(configuration)
+    if cell.method.baseline:
+        raise UnsupportedStrategy(
+            "membench does not schedule a baseline's step, so there is nothing to draw; choose a strategy, such as eager"
+        )
+    if cell.is_simulated:
+        played = played_step(cell, planned_step(cell, Graphs()))
+        capacity_bytes = cell.simulated_device.memory_bytes
+        return _run(configuration, played.plan, played.timelines, capacity_bytes=capacity_bytes)
+    with products_in(cell.precision):
+        workload, device = cell.workload(cell.batch_size), real_device(cell.backend)
+        step = build_step(
+            Captures(updated_workload(workload, cell.optimizer), device),
+            MeasuredCost(device),
+            StepOptions(
+                cell.method.strategy_for(workload, device),
+                cell.budget_bytes,
+                micro_batch=cell.micro_batch,
+                optimizer=cell.optimizer,
+                kernels=cell.kernels,
+            ),
+        )
+        measurement = step.measure()
+        step.close()
+    return _run(configuration, step.plan, measurement.timelines, measured_peak_bytes=measurement.peak_bytes)
+
+
+def _run(
+    configuration: Configuration,
+    plan: tuple[RepeatedSchedule, ...],
+    timelines: tuple[Timeline, ...],
+    **known_bytes: int,
+) -> ObservedStep:
+    pairs = zip(plan, timelines, strict=True)
+    runs = tuple(RepeatedRun(each.schedule, timeline, each.count) for each, timeline in pairs)
+    sizes = [each.schedule.graph.batch_size for each in plan for _ in range(each.count)]
+    named = title(configuration)
+    if len(sizes) > 1:
+        last = f", the last of {sizes[-1]}" if sizes[-1] != sizes[0] else ""
+        named = f"{named}, in {len(sizes)} micro-batches of {sizes[0]}{last}"
+    return ObservedStep(named, runs, **known_bytes)

@@ -1,0 +1,88 @@
+"""A worker's child: its records, its time limit, its end. What kills it is injected in `test_sweep`."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from membench.core.record import Outcome
+from membench.sweep.cells.run import run_cell
+from membench.sweep.processes.worker import Interrupted, Worker, Workers
+from tests.helpers.cells import small_cell
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    worker = Worker({})
+    yield worker
+    worker.close()
+
+
+def _is_alive(process: int) -> bool:
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def _wait_for(path: Path) -> str:
+    while not (path.exists() and path.read_text()):
+        time.sleep(0.02)
+    return path.read_text()
+
+
+def test_a_child_makes_the_record_that_this_process_would(worker: Worker) -> None:
+    assert worker.run(small_cell()) == run_cell(small_cell())
+
+
+def test_the_time_limit_stops_a_cell_and_all_that_it_started(worker: Worker, tmp_path: Path) -> None:
+    worker.run(small_cell())
+    note = tmp_path / "started"
+    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
+    record = worker.run(small_cell(strategy=hangs), time_limit_s=5)
+    assert (record.outcome, record.signal) == (Outcome.TIMEOUT, "SIGKILL")
+    assert "not done after 5 s" in record.reason
+    assert not _is_alive(int(note.read_text()))
+
+
+def test_signals_that_announce_the_end_of_a_job_do_not_fail_its_cell(worker: Worker, tmp_path: Path) -> None:
+    """Slurm sends them to every process of a job that is cancelled, preempted or out of time."""
+    worker.run(small_cell())
+    note, announced = tmp_path / "started", []
+
+    def announce() -> None:
+        child = os.getpgid(int(_wait_for(note)))
+        for announcement in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(child, announcement)
+            announced.append(announcement)
+
+    thread = threading.Thread(target=announce)
+    thread.start()
+    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
+    record = worker.run(small_cell(strategy=hangs), time_limit_s=5)
+    thread.join(timeout=10)
+    assert len(announced) == 3
+    assert (record.outcome, record.signal) == (Outcome.TIMEOUT, "SIGKILL")
+
+
+def test_closing_workers_interrupts_a_cell_that_runs(tmp_path: Path) -> None:
+    note, ended = tmp_path / "started", []
+    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
+    workers = Workers()
+
+    def run() -> None:
+        try:
+            workers.run(small_cell(strategy=hangs))
+        except Interrupted as interrupted:
+            ended.append(interrupted)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    started = int(_wait_for(note))
+    workers.close()
+    thread.join(timeout=10)
+    assert len(ended) == 1 and not _is_alive(started)
+    with pytest.raises(Interrupted):
+        workers.run(small_cell())
