@@ -95,9 +95,7 @@ class Llama(nn.Module):
         self.checkpointing, self.single_logits = checkpointing, single_logits
         if compiled == "whole":
             self.compile()
-        size = width // heads
-        frequencies = 1.0 / 500000 ** (torch.arange(0, size, 2).float() / size)
-        angles = torch.outer(torch.arange(length).float(), frequencies)
+        angles = _angles(length, width // heads)
         table = _turns(angles) if rotation == "complex" else _matrices(angles)
         self.register_buffer("rotation", table, persistent=False)
 
@@ -264,6 +262,12 @@ class _RmsNorm(nn.Module):
 def _without_bias(norm: nn.Module) -> nn.Module:
     norm.register_parameter("bias", None)
     return norm
+
+
+def _angles(length: int, size: int) -> Tensor:
+    """Return by how much each pair of a head's numbers turns at each position: (length, size / 2)."""
+    frequencies = 1.0 / 500000 ** (torch.arange(0, size, 2).float() / size)
+    return torch.outer(torch.arange(length).float(), frequencies)
 
 
 def _turns(angles: Tensor) -> Tensor:
