@@ -41,11 +41,6 @@ Made by `python benchmarks/compiled.py --all --results results/compiled`; every 
 single precision under `joint`, with the kernels that `torch.compile` makes over those of eager PyTorch, at budgets of 100, 80, 60 and
 45 % of what eager PyTorch holds. Below 1 the compiled step is faster.
 
-VGG-16 at 60 and 45 % on an RTX 3090 is 0.4 % slower compiled, because the local search misses a plan: the choices that it makes over eager
-kernels, made over compiled ones by hand, take 108.376 ms, where eager ones take 108.379 and the plan that is found 108.780 (60 %),
-and 111.370, 111.367 and 111.733 (45 %). Only the classifier fuses, with one block more to choose for; whether that is why the search
-misses it is not known. Four times as many trials and other random numbers do not find it.
-
 | network | budgets | geometric mean | largest | kept by compiled kernels alone | by eager ones alone |
 |---|---:|---:|---:|---:|---:|
 """

@@ -130,16 +130,21 @@ def _row_lines(data: "DataSet", number: int) -> Iterator[str]:
     row = next((row for row in data.rows if row.number == number), None)
     if row is None:
         raise MembenchError(f"{data.name} has rows 0 to {len(data.rows) - 1}, not {number}")
-    operators = operators_of(row)
     [compared] = comparisons(data, [row], iter(predict_rows([row])))
+    values = compared.prediction.values
+    if "step_time_s" not in values:
+        raise MembenchError(
+            f"row {number} has no predicted time: {compared.prediction.reason or 'it does not fit'}"
+        )
+    operators = operators_of(row)
     yield f"{data.name}, row {number} on {row.device}"
     yield from (f"  {name:<20} {value}" for name, value in row.values.items() if name not in row.measured)
     for name, measured in row.measured.items():
-        found = compared.prediction.values.get(name)
+        found = values.get(name)
         if found is not None:
             yield f"  {name:<20} {measured:,.6g} measured, {found:,.6g} predicted ({found / measured - 1:+.1%})"
     yield ""
-    yield from operator_lines(operators, compared.prediction.values["step_time_s"])
+    yield from operator_lines(operators, values["step_time_s"])
 
 
 def _spread(rows: Sequence[_Row], most: int | None) -> Sequence[_Row]:

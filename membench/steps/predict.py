@@ -101,12 +101,24 @@ class Predictor:
         self._update = self._captured_update()
 
     def _captured_update(self) -> UpdateOf | None:
-        """Return the update of a rank."""
+        """Return the update of a rank.
+
+        Raises:
+            MembenchError: replicas are to divide an update that there is not, or that runs in the backward pass.
+        """
         if self._by is None:
+            if self._ranks is not None and self._ranks.partitions_update:
+                raise MembenchError(
+                    "partition_optimizer=True divides an optimizer's update; name the optimizer, or leave it out"
+                )
             return None
         whole, ranks = CapturedUpdate(self._by, self.module), self._ranks
         if ranks is None or not ranks.partitions_update:
             return whole
+        if self._by.in_backward:
+            raise MembenchError(
+                "partition_optimizer=True exchanges weights behind the update of all; leave it out, or in_backward"
+            )
         return partitioned(whole, REPLICATED, ranks.mesh.sizes[REPLICATED])
 
     @property
@@ -129,9 +141,8 @@ class Predictor:
         cost = rank_cost(device, self._efficiency, machine, self._ranks)
         size, budget_bytes = self._captures.workload.batch_size, self._budget_bytes
         ranks = self._ranks
-        is_cut = (
-            ranks is not None and ranks.pipeline is not None
-        )  # into stages, each of which updates its own weights
+        # each stage of a pipeline updates its own weights
+        is_cut = ranks is not None and ranks.pipeline is not None
         update = self._captured_update if is_cut else lambda: self._update
         return predict_rank(self._graph_at, size, self._strategy, device, cost, update, ranks, budget_bytes)
 
@@ -174,14 +185,14 @@ def predict_rank(
     if ranks is not None and ranks.pipeline is not None:
         with without_collection():  # which would look through millions of objects again and again
             whole = graph_at(batch_size)
-            return predict_pipeline(
+            return _predict_pipeline(
                 whole, ranks.pipeline, strategy, device, cost, ranks, update, budget_bytes
             )
     runs = plan_rank(graph_at, batch_size, strategy, cost, budget_bytes, update(), ranks)
     return predicted(runs, simulated_step(runs, cost), device)
 
 
-def predict_pipeline(
+def _predict_pipeline(
     whole: TaskGraph,
     pipeline: Pipeline,
     strategy: Strategy,

@@ -66,7 +66,8 @@ def write_page(
         sets=[_set(data, rows, found) for data, rows in compared],
     )
     page = folder / PAGE
-    write_whole(page, _with_others(text, page.read_text() if page.exists() else "", known))
+    whole = _with_others(text, page.read_text() if page.exists() else "", known)
+    write_whole(page, re.sub(r"\n{3,}", "\n\n", whole))  # a part that a data set lacks leaves its empty lines
 
 
 def _with_others(text: str, earlier: str, known: Sequence[str]) -> str:

@@ -98,10 +98,8 @@ def operators_of(row: Row) -> tuple[OperatorTime, ...]:
     """Return the operators of the step of a row whose time was measured.
 
     Raises:
-        MembenchError: the row is not run, or is a pipeline's.
+        MembenchError: the row cannot be predicted, or is a pipeline's.
     """
-    if row.reason:
-        raise MembenchError(f"row {row.number} is not run: {row.reason}")
     runs, cost = predictor_of(row.timed or row.step).planned(
         configuration.load("device", row.device), _planned_in(_machine(row))
     )

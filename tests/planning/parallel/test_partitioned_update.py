@@ -16,6 +16,7 @@ from membench.strategies.base import find_strategy
 from tests.helpers.updates import captured
 
 WIDTH, LAYERS = 64, 6
+ADAM = membench.WeightUpdate(torch.optim.Adam)
 
 
 def module() -> nn.Module:
@@ -23,7 +24,12 @@ def module() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(WIDTH, 8 * WIDTH))
 
 
-def predictor(strategy: str = "pytorch", budget_bytes: int | None = None, **options: object) -> Predictor:
+def predictor(
+    strategy: str = "pytorch",
+    budget_bytes: int | None = None,
+    update: membench.WeightUpdate | None = ADAM,
+    **options: object,
+) -> Predictor:
     with torch.device("meta"):
         network, inputs = module(), torch.empty(8, WIDTH)
         work = Workload(
@@ -31,7 +37,6 @@ def predictor(strategy: str = "pytorch", budget_bytes: int | None = None, **opti
         )
     cluster = configuration.load("cluster", "dgx_h100")
     ranks = ranks_of(network, cluster, **{"parallel": {"dp": 8}, **options})  # type: ignore[arg-type]
-    update = membench.WeightUpdate(torch.optim.Adam)
     return Predictor(work, find_strategy(strategy)(), budget_bytes, update, ranks=ranks)
 
 
@@ -79,3 +84,17 @@ def test_shards_divide_the_update_already() -> None:
     for parallel in ({"fsdp": 8}, {"dp": 2, "fsdp": 4}):
         with pytest.raises(MembenchError, match="partition_optimizer=True divides the update over replicas"):
             predictor(parallel=parallel, partition_optimizer=True, wrapped=["Linear"])
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        (None, "name the optimizer"),
+        (membench.WeightUpdate(torch.optim.Adam, in_backward=True), "leave it out, or in_backward"),
+    ],
+)
+def test_an_update_that_cannot_be_divided_is_refused(
+    update: membench.WeightUpdate | None, message: str
+) -> None:
+    with pytest.raises(MembenchError, match=message):
+        predictor(update=update, partition_optimizer=True)
