@@ -16,7 +16,7 @@ from membench.strategies.joint.bound import MOMENTS, relax
 from membench.strategies.joint.homes import Residence
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.relaxation import Relaxation
-from membench.strategies.joint.search import TOLERANCE, Search, seeds
+from membench.strategies.joint.search import TOLERANCE, Search, carried, seeds
 from membench.strategies.joint.variants import Variant, Variants, held_bytes
 from membench.strategies.joint.windows import least_with_collectives_s
 
@@ -39,7 +39,7 @@ TRIED_STEPS = EVALUATED_STEPS // 50
 """Number of tasks of all these plans, where that is between the two numbers."""
 
 STARTED_SHARE = 1 / 4
-"""Of the plans that are tried: the most for the choice of a variant."""
+"""Of the plans that are tried: the most for the choice of a variant; at the end as many again for other encodings."""
 
 UPGRADES = 4
 """Number of further choices of algorithms."""
@@ -116,7 +116,8 @@ class Planner:
             search.start(others.choices(self._variants.problem(best), search.step_s))
         search.descend()
         search.anneal()
-        return self._upgraded(best, search.best or plan, budget_bytes, enough_s)
+        variant, plan = self._upgraded(best, search.best or plan, budget_bytes, enough_s)
+        return self._reencoded(variant, plan, budget_bytes, enough_s)
 
     def _started(self, variant: Variant, relaxed: Relaxation, budget_bytes: int, enough_s: float) -> Search:
         """Return a search that has descended for a share of the evaluations, if it has found a plan."""
@@ -146,20 +147,41 @@ class Planner:
             for fractions in (relaxed.offloaded, relaxed.recomputed)
         ]
 
-    def _upgraded(self, variant: Variant, plan: Plan, budget_bytes: int, enough_s: float) -> Plan:
+    def _upgraded(
+        self, variant: Variant, plan: Plan, budget_bytes: int, enough_s: float
+    ) -> tuple[Variant, Plan]:
         """Give convolutions the fastest algorithms for which a plan leaves room, and plan again, while that helps."""
         for _ in range(UPGRADES if self._variants.options else 0):
-            variant = self._variants.upgraded(variant, self._room_bytes(variant, plan, budget_bytes))
-            evaluator = self._evaluator(variant)
+            faster = self._variants.upgraded(variant, self._room_bytes(variant, plan, budget_bytes))
+            evaluator = self._evaluator(faster)
             trials = _number(TRIED_STEPS, TRIALS, evaluator.problem)
             search = Search(evaluator, budget_bytes, evaluations=trials, enough_s=enough_s)
             search.try_choices(plan.choices)
-            if search.best is None:
-                return plan
             search.descend()
-            if search.best.step_s >= plan.step_s * (1 - TOLERANCE):
-                return plan
-            plan = search.best
+            if search.best is None or search.best.step_s >= plan.step_s * (1 - TOLERANCE):
+                break
+            variant, plan = faster, search.best
+        return variant, plan
+
+    def _reencoded(self, variant: Variant, plan: Plan, budget_bytes: int, enough_s: float) -> Plan:
+        """Add and drop single encodings from a plan's choices on, until none of them helps.
+
+        An encoding that was dropped before another was added may help together with that.
+        """
+        left, found = int(STARTED_SHARE * _number(EVALUATED_STEPS, EVALUATIONS, plan.problem)), True
+        while found:
+            found = False
+            for encoding in self._variants.encodings:
+                if left <= 0 or plan.step_s <= enough_s:
+                    return plan
+                changed = self._variants.toggled(variant, encoding)
+                evaluator = self._evaluator(changed)
+                search = Search(evaluator, budget_bytes, evaluations=TRIALS.start, enough_s=enough_s)
+                search.start(carried(plan, evaluator.problem))
+                search.descend()
+                left -= search.tried
+                if search.best and search.best.step_s < plan.step_s * (1 - TOLERANCE):
+                    variant, plan, found = changed, search.best, True
         return plan
 
     def _room_bytes(self, variant: Variant, plan: Plan, budget_bytes: int) -> dict[int, int]:

@@ -5,7 +5,7 @@ from math import exp, inf
 from random import Random
 
 from membench.planning.choices.evaluation import Evaluator, Plan
-from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Choices, Unit
+from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Choices, Problem, Unit
 
 TOLERANCE = 1e-9
 """Relative differences of step times below it are rounding."""
@@ -149,3 +149,16 @@ def _seeds(units: int, offloaded: Mapping[int, float], recomputed: Mapping[int, 
         KEEP if kept[number] else RECOMPUTE if recomputed.get(number, 0.0) > 0.5 else OFFLOAD
         for number in range(units)
     ]
+
+
+def carried(plan: Plan, problem: Problem) -> Iterator[Choices]:
+    """Yield a plan's choices for another variant of its graph; of blocks that its own lacks, all leave, or all stay."""
+    chosen = {
+        block: n for unit, n in zip(plan.problem.units, plan.choices, strict=True) for block in unit.blocks
+    }
+    for otherwise in (OFFLOAD, KEEP):
+        choices = [chosen.get(unit.blocks[0], otherwise) for unit in problem.units]
+        yield [
+            choice if choice in (KEEP, OFFLOAD) or unit.makers else OFFLOAD
+            for unit, choice in zip(problem.units, choices, strict=True)
+        ]

@@ -11,6 +11,7 @@ from torchvision.models.resnet import BasicBlock
 from membench.capture.capture import Captures, capture
 from membench.core.configuration import load
 from membench.core.errors import InfeasibleSchedule
+from membench.core.kernels import WHOLE_STEP
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
@@ -19,12 +20,14 @@ from membench.planning.rewrites.update import add_update
 from membench.steps.compile import build_step
 from membench.steps.options import StepOptions
 from membench.steps.plan import plan
+from membench.steps.predicted.fused_graphs import step_graphs
 from membench.strategies.base import find_strategy
 from membench.strategies.joint.homes import Homes
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.planner import Planner
 from membench.strategies.joint.strategy import Joint
 from membench.strategies.layrub.strategy import LayrubHybrid
+from membench.sweep.cells.model import Model
 from tests.helpers.chains import chain_of_convolutions, chain_of_sizes, graph_of
 from tests.helpers.costs import UnitCost
 from tests.helpers.graphs import COST
@@ -151,6 +154,18 @@ def test_it_chooses_algorithms_as_well_as_a_method_that_chooses_them_alone(
         rival_s = step_time_s(plan(lowered, find_strategy("vdnn_dyn")(), cost, budget_bytes), cost)
         assert fastest_s * (1 - 1e-9) <= bound_s <= step_s <= rival_s * (1 + 1e-9)
         assert step_s <= bound_s * 1.15
+
+
+def test_encodings_that_help_only_together_are_found() -> None:
+    cost = RooflineCost(
+        load("device", "rtx3090"), load("framework", "pytorch").efficiency, load("machine", "server")
+    )
+    workload = Model.named("vgg16").workload(32, seed=0, device="meta")
+    captures = Captures(workload, load("framework", "pytorch").captured_on, uses_values=True)
+    eager, compiled = (step_graphs(captures, parts).graph_at(32) for parts in (None, WHOLE_STEP))
+    budget_bytes = int(0.6 * plan(eager, find_strategy("eager")(), cost, None).peak_bytes)
+    one, other = (step_time_s(plan(each, Joint(), cost, budget_bytes), cost) for each in (compiled, eager))
+    assert one <= other
 
 
 def test_nothing_leaves_where_everything_fits(graph: TaskGraph) -> None:
