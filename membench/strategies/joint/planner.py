@@ -206,9 +206,8 @@ class Planner:
         everything, nothing = [OFFLOAD] * len(problem.units), [KEEP] * len(problem.units)
         least, most = evaluator.needed_bytes(everything)[0], evaluator.needed_bytes(nothing)[0]
         best, least_s = evaluator.plan(nothing, most), problem.compute_s
-        if any(
-            problem.collective_s
-        ):  # the device waits for some, and blocks that no choice is made for leave
+        if best.step_s > least_s * (1 + TOLERANCE):
+            # blocks that no choice is made for leave, or the device waits for collectives
             best = evaluator.plan(nothing, NO_LIMIT)
             most, least_s = best.peak_bytes, best.step_s
         trials = _number(TRIED_STEPS, TRIALS, problem)

@@ -12,6 +12,7 @@ from membench.capture.capture import Captures, capture
 from membench.core.configuration import load
 from membench.core.errors import InfeasibleSchedule
 from membench.core.kernels import WHOLE_STEP
+from membench.core.schedule import Offload
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
@@ -133,6 +134,16 @@ def test_without_a_budget_it_takes_eagers_time_with_less_memory(graph: TaskGraph
         eager_s, rel=1e-3
     )  # less the host's time before the first kernel
     assert found["gap"] == pytest.approx(eager_s / found["lower_bound_s"] - 1, abs=1e-9)
+
+
+def test_without_a_budget_nothing_leaves_where_copies_delay_kernels(graph: TaskGraph) -> None:
+    class Delayed(RooflineCost):
+        def copy_delay_s(self, size_bytes: int) -> float:
+            return 1e-4
+
+    cost = Delayed(load("device", "k40m"), load("framework", "pytorch").efficiency, load("machine", "server"))
+    schedule = plan(graph, Joint(), cost, None)
+    assert not any(isinstance(instruction, Offload) for instruction in schedule.instructions)
 
 
 @pytest.mark.parametrize("framework", ["modnn", "torch7"])
