@@ -19,6 +19,7 @@ from membench.core.units import MIB
 CARD = configuration.load("device", "rtx3090")
 METHODS = ("pytorch", "eager", "joint", "modnn", "epmc", "layrub_hybrid", "vdnn_conv")
 SIZE = 32
+pytestmark = pytest.mark.usefixtures("kept_planners")
 
 
 def network(device: str = "meta") -> nn.Module:
@@ -44,7 +45,7 @@ def small_card() -> membench.DeviceProfile:
 
 
 @pytest.fixture(scope="module")
-def advice() -> membench.Advice:
+def advice(kept_planners: None) -> membench.Advice:
     step = (network(), nn.functional.cross_entropy, batch())
     return membench.advise(*step, device=small_card(), optimizer="adamw", methods=METHODS, processes=1)
 
@@ -213,7 +214,7 @@ import torch, membench
 print("once")
 class Net(torch.nn.Linear):
     pass
-found = membench.advise(Net(4, 4), lambda y: y.mean(), (torch.randn(2, 4), ()), device="t4", methods=["eager"])
+found = membench.advise(Net(4, 4), lambda y: y.mean(), (torch.randn(2, 4), ()), device="t4", methods=["eager"], processes=1)
 print(found.fits, [plan.name for plan in found.plans])
 """
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +10,7 @@ import membench
 from membench.core import configuration
 from membench.core.units import MIB
 
+pytestmark = pytest.mark.usefixtures("kept_planners")
 CARD = replace(configuration.load("device", "rtx3090"), memory_bytes=200 * MIB, context_bytes=MIB)
 
 

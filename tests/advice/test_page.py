@@ -11,6 +11,7 @@ import membench
 from membench.advice.page import draw, page
 from membench.core.units import MIB
 
+pytestmark = pytest.mark.usefixtures("kept_planners")
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
 
@@ -34,7 +35,7 @@ class _Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def text() -> str:
+def text(kept_planners: None) -> str:
     with torch.device("meta"):
         layers = [layer for _ in range(4) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())]
         module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))

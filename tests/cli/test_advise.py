@@ -7,6 +7,7 @@ import pytest
 
 from membench.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("kept_planners")
 WORDS = [
     "model=lenet",
     "device=rtx3090",

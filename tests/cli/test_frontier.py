@@ -10,7 +10,7 @@ from membench.core import configuration
 from membench.papers.tables import read_csv
 
 Row = dict[str, str]
-WORDS = ["model=alexnet", "device=k40m", "batch_size=8", "budgets=3"]
+WORDS = ["model=alexnet", "device=k40m", "batch_size=8", "budgets=3", "workers=1"]
 STRATEGIES = ("joint", "dtr", "eager", "layrub_hybrid", "superneurons")
 
 

@@ -83,10 +83,12 @@ def test_a_job_that_died_is_one_line_with_its_log(
     assert complaint.count("\n") == 1
 
 
-def test_a_measured_record_has_its_provenance(tmp_path: Path) -> None:
-    done = _run(tmp_path, "model=lenet", "batch_size=2", "backend=cpu", "strategy=eager")
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert "measured on this machine's CPU" in done.stdout
+def test_a_measured_record_has_its_provenance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "model=lenet", "batch_size=2", "backend=cpu", "strategy=eager"]) == 0
+    assert "measured on this machine's CPU" in capsys.readouterr().out
     record = json.loads(next(tmp_path.rglob("record.json")).read_text())
     assert record["source"] == "measured"
     framework = record["configuration"]["framework"]["_target_"]
@@ -106,9 +108,15 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_run_again_says_where_it_is_from(tmp_path: Path) -> None:
-    words = ["model=lenet", "batch_size=4", "strategy=eager"]
-    first, second, third = (_run(tmp_path, *words, *more).stdout for more in ([], [], ["rerun=all"]))
+def test_what_is_not_run_again_says_where_it_is_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    for more in ([], [], ["rerun=all"]):
+        assert main(["run", "model=lenet", "batch_size=4", "strategy=eager", *more]) == 0
+        printed.append(capsys.readouterr().out)
+    first, second, third = printed
     assert ", copied from outputs/records/simulated; rerun=all runs it again\n" in second
     assert "copied" not in first + third
     assert first.splitlines()[:-1] == second.splitlines()[:-1]

@@ -13,9 +13,9 @@ from membench.planning.memory.liveness import live_bytes
 from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_peak, step_of
-from tests.helpers.networks import COST, Reference, reference, reference_of
+from tests.helpers.networks import COST, reference, reference_of
 from tests.helpers.random_networks import PLANS, random_workload
-from tests.helpers.variants import COMBINED
+from tests.helpers.variants import COMBINED, planned
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,8 +25,7 @@ def one_process() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def exchanged(case: Reference, variant: str, exchange: Exchange) -> Schedule:
-    schedule = plan(case.captured.graph, COMBINED[variant], COST, None)
+def exchanged(schedule: Schedule, exchange: Exchange) -> Schedule:
     averaged = exchange_gradients(schedule, exchange)
     validate(averaged, budget_bytes=schedule.peak_bytes, exchanges=True)
     return averaged
@@ -37,7 +36,7 @@ def exchanged(case: Reference, variant: str, exchange: Exchange) -> Schedule:
 @pytest.mark.parametrize("exchange", Exchange)
 def test_results_and_peak_stay_exact(variant: str, exchange: Exchange) -> None:
     case = reference("squeezenet")
-    schedule = exchanged(case, variant, exchange)
+    schedule = exchanged(planned("squeezenet", variant), exchange)
     with step_of(case, schedule, chaos=None) as step:
         check_exact(case, step)
         check_peak(case, step)
@@ -48,7 +47,7 @@ def test_results_and_peak_stay_exact(variant: str, exchange: Exchange) -> None:
 @pytest.mark.parametrize("variant", COMBINED)
 @pytest.mark.parametrize("exchange", Exchange)
 def test_each_gradient_is_averaged_once(variant: str, exchange: Exchange) -> None:
-    schedule = exchanged(reference("resnet18"), variant, exchange)
+    schedule = exchanged(planned("resnet18", variant), exchange)
     gradients = {value.block for _, value in schedule.graph.gradients if value}
     exchanges = {i: item.block for i, item in enumerate(schedule.instructions) if isinstance(item, AllReduce)}
     assert sorted(exchanges.values()) == sorted(gradients)
@@ -63,7 +62,8 @@ def test_each_gradient_is_averaged_once(variant: str, exchange: Exchange) -> Non
 @given(layers=PLANS)
 def test_random_networks_stay_exact(layers: list[tuple[str, int, int]]) -> None:
     case = reference_of(random_workload(layers))
-    for exchange in Exchange:
-        for variant in COMBINED:
-            with step_of(case, exchanged(case, variant, exchange), Chaos(seed=5)) as step:
+    for strategy in COMBINED.values():
+        schedule = plan(case.captured.graph, strategy, COST, None)
+        for exchange in Exchange:
+            with step_of(case, exchanged(schedule, exchange), Chaos(seed=5)) as step:
                 check_exact(case, step)

@@ -56,9 +56,10 @@ def one_process() -> Iterator[None]:
 @pytest.mark.parametrize("mutants", [40, pytest.param(600, marks=pytest.mark.slow)])
 def test_accepted_mutants_are_right(variant: str, mutants: int) -> None:
     rng = random.Random(f"{variant} {mutants}")
+    cases = [random_reference(list(layers), seed=0) for layers in NETWORKS]
+    planned = [plan(case.captured.graph, COMBINED[variant], COST, None) for case in cases]
     for number in range(mutants):
-        case = random_reference(list(NETWORKS[number % len(NETWORKS)]), seed=0)
-        schedule = plan(case.captured.graph, COMBINED[variant], COST, None)
+        case, schedule = cases[number % len(cases)], planned[number % len(cases)]
         exchanges = number % 4 == 3
         if exchanges:
             schedule = exchange_gradients(schedule, rng.choice(list(Exchange)))

@@ -6,19 +6,21 @@ from contextlib import suppress
 import pytest
 
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Offload, Prefetch, Schedule
+from membench.core.schedule import Offload, Prefetch
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import copied_bytes, live_bytes
 from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_results_and_peak, step_of
 from tests.helpers.devices import allocator_peak_bytes
-from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, ONLY_SLOW, Reference, reference
-from tests.helpers.variants import OPTIONS, VARIANTS
+from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, ONLY_SLOW, reference
+from tests.helpers.variants import OPTIONS, VARIANTS, planned
 
 OF_EVERY_KIND = {"alexnet", "densenet", "lstm", "resnet18", "vit"}
 """On these networks options of a strategy are tested always; on the others by `make test-slow` alone."""
 MAY_MOVE_WEIGHTS = {"auto", "joint", "ratel", "zero_infinity", "zero_offload"}
 """Variants that keep weights in host memory, always or where nothing else is enough."""
+SEARCHES = {"auto", "joint"}
+"""Variants that make many plans within a budget, which takes them seconds on deeper networks."""
 EACH_VARIANT_AND_NETWORK = [
     pytest.param(variant, name, marks=pytest.mark.slow if is_slow else ())
     for name in NETWORKS
@@ -27,29 +29,23 @@ EACH_VARIANT_AND_NETWORK = [
 ]
 
 
-def schedule_of(case: Reference, variant: str) -> Schedule:
-    return plan(case.captured.graph, VARIANTS[variant], COST, None)
-
-
 @pytest.mark.accelerator
 @pytest.mark.parametrize(("variant", "network"), EACH_VARIANT_AND_NETWORK)
 def test_results_and_peak_are_exact_even_when_copies_are_late_and_freed_memory_is_poisoned(
     network: str, variant: str
 ) -> None:
-    case = reference(network)
-    check_results_and_peak(case, schedule_of(case, variant))
+    check_results_and_peak(reference(network), planned(network, variant))
 
 
 @pytest.mark.parametrize("network", EACH_NETWORK)
 def test_eager_holds_no_more_than_plain_pytorch(network: str) -> None:
-    case = reference(network)
-    schedule = schedule_of(case, "eager")
-    assert schedule.peak_bytes - schedule.graph.external_bytes <= case.peak_bytes * 1.01
+    schedule = planned(network, "eager")
+    assert schedule.peak_bytes - schedule.graph.external_bytes <= reference(network).peak_bytes * 1.01
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_nothing_is_copied_twice_and_all_of_it_comes_back(variant: str) -> None:
-    schedule = schedule_of(reference("resnet18"), variant)
+    schedule = planned("resnet18", variant)
     out = [i.block for i in schedule.instructions if isinstance(i, Offload)]
     back = [i.block for i in schedule.instructions if isinstance(i, Prefetch)]
     assert len(out) == len(set(out))
@@ -61,8 +57,9 @@ def test_nothing_is_copied_twice_and_all_of_it_comes_back(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_budget_is_kept_or_refused(variant: str) -> None:
-    case = reference("resnet18")
-    peak_bytes = schedule_of(case, variant).peak_bytes
+    network = "vit" if variant in SEARCHES else "resnet18"
+    case = reference(network)
+    peak_bytes = planned(network, variant).peak_bytes
     schedule = plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes)
     assert max(live_bytes(schedule)) == schedule.peak_bytes <= peak_bytes
     assert schedule.peak_bytes == peak_bytes or variant == "joint"  # which may find a plan that holds less
@@ -87,9 +84,8 @@ def test_a_budget_is_kept_or_refused(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_schedules_are_deterministic_pickle_and_print(variant: str) -> None:
-    case = reference("squeezenet")
-    schedule = schedule_of(case, variant)
-    assert schedule_of(case, variant) == schedule
+    schedule = planned("squeezenet", variant)
+    assert plan(reference("squeezenet").captured.graph, VARIANTS[variant], COST, None) == schedule
     copy = pickle.loads(pickle.dumps(schedule))
     assert copy == schedule
     validate(copy)
@@ -100,6 +96,6 @@ def test_schedules_are_deterministic_pickle_and_print(variant: str) -> None:
 @pytest.mark.accelerator
 def test_the_step_gives_its_memory_back() -> None:
     case = reference("squeezenet")
-    with step_of(case, schedule_of(case, "layrub_hybrid"), chaos=None) as step:
+    with step_of(case, planned("squeezenet", "layrub_hybrid"), chaos=None) as step:
         peaks = [allocator_peak_bytes(lambda: check_exact(case, step)) for _ in range(3)]
     assert peaks[1] == peaks[2]

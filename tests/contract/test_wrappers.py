@@ -15,11 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 import membench
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.execution.measurement import peak_bytes
+from tests.helpers.refused_wrappers import REFUSED
 from tests.helpers.wrappers import (
     ANSWERED,
     INPUTS,
     ON_HOST,
-    REFUSED,
     TARGETS,
     Case,
     Net,

@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -47,3 +48,28 @@ def test_a_recorder_has_the_allocations_of_several_threads_in_the_order_of_time(
 def test_cuda_s_functions_are_there_without_a_gpu() -> None:
     assert callable(torch.cuda._sleep) and callable(torch._C._cuda_clearCublasWorkspaces)
     assert devices.GraphPool((0, 1)) == (0, 1)
+
+
+def test_cudnn_is_asked_for_its_reserve() -> None:
+    assert callable(torch._C._get_cudnn_batch_norm_reserve_space_size)  # type: ignore[attr-defined]
+
+
+@pytest.mark.cuda
+def test_cudnn_s_batch_norm_reserves_memory() -> None:
+    assert devices.cudnn_batch_norm_reserve_bytes(torch.ones(2, 4, 6, 6, device="cuda")) >= 0
+
+
+@pytest.mark.cuda
+def test_a_gpu_is_busy_and_gives_back_cublas_s_workspace() -> None:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    devices.keep_gpu_busy(10_000_000)
+    end.record()
+    torch.cuda.synchronize()
+    assert start.elapsed_time(end) > 1
+    held_bytes = torch.cuda.memory_allocated()
+    torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+    torch.cuda.synchronize()
+    devices.clear_cublas_workspaces()
+    assert torch.cuda.memory_allocated() <= held_bytes
+    assert isinstance(torch.cuda.graph_pool_handle(), tuple)

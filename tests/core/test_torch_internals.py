@@ -1,82 +1,17 @@
 """Each use of torch's private API: a test here fails when a release of torch changes it."""
 
-import ast
-import inspect
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution
-from torch.optim import optimizer as torch_optimizer
 
-import membench
-from membench.core import torch_contexts as contexts
 from membench.core import torch_internals as internals
 from tests.helpers.compiler import with_compiler
 
 aten = torch.ops.aten
-PACKAGE = Path(membench.__file__).parent
-
-OTHERS_ATTRIBUTES = {"_replace", "_make", "_asdict", "_fields", "_USE_PSUTIL"}
-"""Underscored names that are not torch's: public ones of a `NamedTuple`, and a switch of joblib."""
-
-CHECKED_STRINGS = {name for kind in (Tensor, nn.Module(), torch.UntypedStorage) for name in dir(kind)}
-"""Attributes of torch's objects, which `getattr` and the like could name in a string."""
-
-
-# ---- no other module ---------------------------------------------------------------------------------
-
-
-def private_names(source: str) -> Iterator[str]:
-    """Yield torch's private names in a module: in imports, attributes and strings."""
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] == "torch":
-                yield from (f"{module}.{a.name}" for a in names if is_private(f"{module}.{a.name}"))
-            case ast.Import(names=names):
-                yield from (a.name for a in names if a.name.startswith("torch.") and is_private(a.name))
-            case ast.Attribute(value=value, attr=attr) if is_private(attr) and attr not in OTHERS_ATTRIBUTES:
-                owner = ast.unparse(value)
-                if owner not in ("self", "cls", "super()"):
-                    yield f"{owner}.{attr}"
-            case ast.Constant(value=str(text)):
-                if text.startswith("torch._") or (is_private(text) and text in CHECKED_STRINGS):
-                    yield text
-
-
-def is_private(name: str) -> bool:
-    return any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
-
-
-def test_no_other_module_names_a_private_attribute_of_torch() -> None:
-    found = {
-        str(path.relative_to(PACKAGE)): names
-        for path in PACKAGE.rglob("*.py")
-        if path.name
-        not in ("torch_internals.py", "torch_contexts.py", "torch_devices.py", "torch_inductor.py")
-        and (names := list(private_names(path.read_text())))
-    }
-    assert found == {}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import torch._C",
-        "from torch.utils._pytree import tree_leaves",
-        "from torch.cuda import _POOL_HANDLE",
-        "torch._C._cuda_clearCublasWorkspaces()",
-        "tensor.untyped_storage()._cdata",
-        "attrgetter('_backward_hooks')",
-        "logging.getLogger('torch._subclasses.fake_tensor')",
-    ],
-)
-def test_a_private_name_is_found(source: str) -> None:
-    assert list(private_names(source))
 
 
 # ---- tracing ------------------------------------------------------------------------------------------
@@ -186,15 +121,6 @@ def test_formulas_count_operations() -> None:
     assert internals.flop_registry[aten.mm](left, right, out_val=left @ right) == 2 * 2 * 3 * 4
 
 
-def test_cudnn_is_asked_for_its_reserve() -> None:
-    assert callable(torch._C._get_cudnn_batch_norm_reserve_space_size)  # type: ignore[attr-defined]
-
-
-@pytest.mark.cuda
-def test_cudnn_s_batch_norm_reserves_memory() -> None:
-    assert internals.cudnn_batch_norm_reserve_bytes(torch.ones(2, 4, 6, 6, device="cuda")) >= 0
-
-
 def test_a_memory_format_is_suggested_from_strides() -> None:
     images = torch.ones(2, 3, 4, 5)
     last = images.contiguous(memory_format=torch.channels_last)
@@ -246,26 +172,6 @@ def test_hooks_on_a_gradient_are_found() -> None:
     assert len(before(weight)) == len(after(weight)) == 1
 
 
-def test_an_optimizer_has_hooks_by_these_names_and_no_others() -> None:
-    optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
-    torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    optimizer.register_step_pre_hook(lambda *_: None)
-    hooks = {name for name in vars(optimizer) if contexts.is_hook_of_optimizer(name)}
-    assert {"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "step"} <= hooks
-    assert not hooks & {"defaults", "state", "param_groups"}
-
-
-def test_operators_on_lists_are_chosen_for_types_that_are_named() -> None:
-    class Marked(Tensor):
-        pass
-
-    before = list(torch_optimizer._foreach_supported_types)
-    with contexts.foreach_types(Marked):
-        assert Marked in torch_optimizer._foreach_supported_types
-
-    assert torch_optimizer._foreach_supported_types == before
-
-
 def test_an_item_is_read_by_this_operator() -> None:
     found = []
 
@@ -282,22 +188,6 @@ def test_an_item_is_read_by_this_operator() -> None:
 # ---- execution ----------------------------------------------------------------------------------------
 
 
-def test_recurrent_networks_run_without_cudnn_and_tf32_stays() -> None:
-    before, tf32 = torch._C._get_cudnn_enabled(), torch.backends.cudnn.allow_tf32
-    with contexts.without_cudnn():
-        assert not torch._C._get_cudnn_enabled() and torch.backends.cudnn.allow_tf32 == tf32
-    assert torch._C._get_cudnn_enabled() == before
-
-
-def test_distributions_check_their_arguments_again_afterwards() -> None:
-    Distribution.set_default_validate_args(True)  # torch.compile, which a test may have used, switches it off
-    invalid = torch.tensor([-1.0, 1.0])
-    with contexts.without_value_checks():
-        Categorical(logits=invalid.log())
-    with pytest.raises(ValueError, match="logits"):
-        Categorical(logits=invalid.log())
-
-
 def test_trees_have_leaves_and_are_mapped_by_type() -> None:
     tree = {"a": [1, (torch.ones(1), None)]}
     assert internals.tree_leaves({"a": [1, (2, 3)]}) == [1, 2, 3]
@@ -309,71 +199,9 @@ def test_trees_have_leaves_and_are_mapped_by_type() -> None:
     assert internals.tree_map_only(Tensor, lambda _: "tensor", tree) == {"a": [1, ("tensor", None)]}
 
 
-@pytest.mark.cuda
-def test_a_gpu_is_busy_and_gives_back_cublas_s_workspace() -> None:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    internals.keep_gpu_busy(10_000_000)
-    end.record()
-    torch.cuda.synchronize()
-    assert start.elapsed_time(end) > 1
-    held_bytes = torch.cuda.memory_allocated()
-    torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
-    torch.cuda.synchronize()
-    internals.clear_cublas_workspaces()
-    assert torch.cuda.memory_allocated() <= held_bytes
-    assert isinstance(torch.cuda.graph_pool_handle(), tuple)
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_autocast_can_be_switched_for_a_device_that_is_missing(device: str) -> None:
-    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    with contexts.autocast(device, torch.bfloat16):
-        assert torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.bfloat16
-        with contexts.without_autocast(device):
-            assert not torch.is_autocast_enabled(device)
-        assert torch.is_autocast_enabled(device)
-    assert (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) == before
-
-
-def test_autocast_keeps_cast_weights_until_it_ends() -> None:
-    weight = torch.randn(3, 3, requires_grad=True)
-    with contexts.autocast("cpu", torch.bfloat16):
-        first, second = ((weight @ torch.ones(3, 3)).grad_fn for _ in range(2))
-        assert first is not None and second is not None
-        casts = [node.next_functions[0][0] for node in (first, second)]
-    assert casts[0] is casts[1]
-
-
 def test_tensors_are_multiplied_by_one_operator() -> None:
     ones, twos = internals.multiply_each([torch.ones(2), torch.ones(1, 3)], 2.0)
     assert ones.tolist() == [2, 2] and twos.tolist() == [[2, 2, 2]]
-
-
-def test_hooks_on_saved_tensors_are_set_aside_in_their_order() -> None:
-    seen: list[str] = []
-
-    def noting(name: str) -> Any:
-        return torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: seen.append(name) or tensor,  # type: ignore[func-returns-value]
-            lambda tensor: tensor,
-        )
-
-    weight = torch.ones(2, requires_grad=True)
-    with noting("outer"):
-        with noting("inner"):
-            with contexts.without_saved_tensor_hooks():
-                weight.exp()
-            assert not seen
-            weight.exp()
-        weight.exp()
-    assert seen == ["inner", "outer"]
-
-
-def test_autocast_has_a_dtype_within_it_alone() -> None:
-    with torch.autocast("cpu", torch.float16):
-        assert contexts.autocast_dtype("cpu") is torch.float16
-    assert contexts.autocast_dtype("cpu") is None
 
 
 def test_the_base_of_a_view_is_known() -> None:
@@ -407,15 +235,6 @@ def test_fused_layers_have_operators_and_parts() -> None:
     assert internals.softmax_into(scores, 3, False, out=scores).equal(heads[0].softmax(3))
 
 
-def test_function_modes_are_counted_and_set_aside() -> None:
-    before = internals.torch_function_modes()
-    with torch.device("meta"):
-        assert internals.torch_function_modes() == before + 1
-        with contexts.without_torch_function_modes():
-            assert torch.empty(1).device.type == "cpu"
-        assert torch.empty(1).device.type == "meta"
-
-
 # ---- torch.compile ------------------------------------------------------------------------------------
 
 
@@ -425,23 +244,6 @@ def test_compiled_modules_are_known_as_such() -> None:
     assert internals.is_compiled(torch.compile(layer, backend="eager"))
     in_place.compile(backend="eager")
     assert internals.is_compiled(in_place)
-
-
-def test_calls_of_what_is_compiled_are_noted_unless_they_run_as_they_are() -> None:
-    def double(number: Tensor) -> Tensor:
-        return 2 * number
-
-    seen: list[Any] = []
-    compiled, layer = torch.compile(double, backend="eager"), torch.compile(nn.Identity(), backend="eager")
-    with contexts.compiled_calls_noted(seen.append):
-        compiled(torch.ones(2))
-        layer(torch.ones(2))
-        assert seen[0] is double and isinstance(inspect.unwrap(seen[1]), nn.Identity)
-        with torch.compiler.set_stance("force_eager"):
-            compiled(torch.ones(2))
-        torch.compiler.disable(double)(torch.ones(2))
-    compiled(torch.ones(2))
-    assert len(seen) == 2
 
 
 def test_a_class_becomes_a_container_with_named_items() -> None:
@@ -486,28 +288,6 @@ def test_functions_that_torch_compiles_are_counted_among_the_callers() -> None:
             return inner() + 0
 
         assert torch.compile(outer)() == 2
-
-
-def test_uncompiled_flex_attention_runs_as_it_is_written() -> None:
-    from torch.nn.attention import flex_attention as module
-
-    query = torch.randn(1, 1, 4, 2)
-    with contexts.flex_attention_as_written():
-        made = module.flex_attention(query, query, query)  # without the warning that it is not compiled
-    torch.testing.assert_close(made, nn.functional.scaled_dot_product_attention(query, query, query))
-    assert not module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
-
-
-def test_a_tensor_without_dimensions_is_an_index() -> None:
-    with internals.FakeTensorMode(), contexts.index_by_tensors():
-        assert torch.zeros(3, 2)[torch.tensor(1)].shape == (2,)
-
-
-def test_dispatch_modes_are_set_aside() -> None:
-    with internals.FakeTensorMode():
-        with contexts.without_dispatch_modes():
-            assert not isinstance(torch.zeros(1), internals.FakeTensor)
-        assert isinstance(torch.zeros(1), internals.FakeTensor)
 
 
 def test_operators_of_libraries_are_told_apart() -> None:
@@ -566,6 +346,17 @@ def test_a_wrapper_subclass_is_made_again_around_other_tensors() -> None:
     assert type(again) is Doubled and again.half_of is other
 
 
+def test_what_inductor_compiles_is_told_from_other_backends() -> None:
+    by_inductor, layer = torch.compile(nn.Linear(2, 2)), nn.Linear(2, 2)
+    assert internals.is_compiled_by_inductor(by_inductor)
+    assert not internals.is_compiled_by_inductor(layer) and not internals.is_compiled_by_inductor(None)
+    layer.compile(backend="eager")
+    assert not internals.is_compiled_by_inductor(layer)
+    assert internals.is_compiled_by_inductor(torch.compile(torch.sin))
+    with torch.compiler.set_stance("force_eager"):
+        assert not internals.is_compiled_by_inductor(by_inductor)
+
+
 # ---- several ranks -------------------------------------------------------------------------------------
 
 
@@ -589,34 +380,3 @@ def test_a_collective_is_functional_and_lets_go_of_its_result_after_the_wait() -
     view = result[:1]
     assert internals.has_other_users(result) and view.numel() == 1
     assert str(torch.ops._c10d_functional.wait_tensor.default) == internals.WAIT_FOR_COLLECTIVE
-
-
-@pytest.mark.usefixtures("two_ranks")
-def test_placements_are_chosen_unseen() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    rows = distribute_tensor(torch.ones(4, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
-    shapes = []
-
-    class Log(internals.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if any(kind is not Tensor for kind in types):
-                return NotImplemented
-            shapes.extend(tuple(each.shape) for each in args if isinstance(each, Tensor))
-            return func(*args, **(kwargs or {}))
-
-    with contexts.placements_chosen_unseen(), internals.FakeTensorMode(allow_non_fake_inputs=True), Log():
-        rows.tanh()
-    assert set(shapes) == {(2, 2)}
-
-
-def test_what_inductor_compiles_is_told_from_other_backends() -> None:
-    by_inductor, layer = torch.compile(nn.Linear(2, 2)), nn.Linear(2, 2)
-    assert internals.is_compiled_by_inductor(by_inductor)
-    assert not internals.is_compiled_by_inductor(layer) and not internals.is_compiled_by_inductor(None)
-    layer.compile(backend="eager")
-    assert not internals.is_compiled_by_inductor(layer)
-    assert internals.is_compiled_by_inductor(torch.compile(torch.sin))
-    with torch.compiler.set_stance("force_eager"):
-        assert not internals.is_compiled_by_inductor(by_inductor)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from membench.planning.parallel.exchange import Exchange
 from tests.helpers.distributed_training import CRITERION, MICRO_BATCHES, batch, gradients, network, share
-from tests.helpers.launch import torchrun
+from tests.helpers.launch import run_processes
 from tests.helpers.variants import COMBINED_STRATEGIES
 
 pytestmark = pytest.mark.accelerator
@@ -21,9 +21,7 @@ ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], dict[str, Tensor]]:
     """The gradients of two processes under all strategies, in one run, because starting them takes seconds."""
     path = tmp_path_factory.mktemp("processes") / "gradients.pt"
-    running = torchrun("tests.helpers.distributed_training", str(path), processes=PROCESSES)
-    _, errors = running.communicate(timeout=900)
-    assert running.returncode == 0, errors
+    run_processes("tests.helpers.distributed_training", str(path), processes=PROCESSES)
     return torch.load(path)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import membench
 from membench.core.errors import MembenchError
-from tests.helpers.launch import torchrun
+from tests.helpers.launch import run_processes
 
 NETWORKS = ("mlp", "cnn", "encoder", "decoder", "lstm", "llama")
 QUICK = (
@@ -43,9 +43,7 @@ def findings(processes: int, cases: tuple[str, ...]) -> dict[str, list[Any]]:
     """Return what each process has found, by case."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / "found.json"
-        running = torchrun("tests.helpers.pipelined_training", str(path), *cases, processes=processes)
-        _, errors = running.communicate(timeout=1800)
-        assert running.returncode == 0, errors
+        run_processes("tests.helpers.pipelined_training", str(path), *cases, processes=processes)
         found: dict[str, list[Any]] = json.loads(path.read_text())
         return found
 

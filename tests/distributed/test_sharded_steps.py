@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.launch import torchrun
+from tests.helpers.launch import run_processes
 
 NETWORKS = ("digits_cnn", "resnet", "vit", "gpt2", "llama", "lstm")
 STRATEGIES = ("eager", "layrub_hybrid", "joint")
@@ -43,9 +43,7 @@ def findings(processes: int, cases: tuple[str, ...]) -> dict[str, list[Any]]:
     """Return what each process has found, by case."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / "found.json"
-        running = torchrun("tests.helpers.sharded_training", str(path), *cases, processes=processes)
-        _, errors = running.communicate(timeout=1800)
-        assert running.returncode == 0, errors
+        run_processes("tests.helpers.sharded_training", str(path), *cases, processes=processes)
         found: dict[str, list[Any]] = json.loads(path.read_text())
         return found
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from membench.models.llama import TokenLoss
-from tests.helpers.launch import torchrun
+from tests.helpers.launch import run_processes
 from tests.helpers.tensor_parallel import NETWORKS, batch, gradients
 
 ROUNDING = {"rtol": 1e-4, "atol": 1e-6}
@@ -26,9 +26,7 @@ def test_tensor_parallel_steps_are_exact_and_hold_what_is_predicted(
     tmp_path: Path, processes: int, networks: list[str], strategies: list[str]
 ) -> None:
     arguments = str(tmp_path / "rank"), ",".join(networks), ",".join(strategies)
-    running = torchrun("tests.helpers.tensor_parallel", *arguments, processes=processes)
-    _, errors = running.communicate(timeout=900)
-    assert running.returncode == 0, errors
+    run_processes("tests.helpers.tensor_parallel", *arguments, processes=processes)
     for name in networks:
         whole_loss, whole_gradients = undivided(name)
         for rank in range(processes):

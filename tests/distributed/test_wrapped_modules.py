@@ -6,16 +6,14 @@ import pytest
 import torch
 
 from tests.helpers.distributed_wrapping import STRATEGIES
-from tests.helpers.launch import torchrun
+from tests.helpers.launch import run_processes
 
 pytestmark = pytest.mark.accelerator
 
 
 def test_gradients_weights_and_buffers_of_two_processes_are_exact(tmp_path: Path) -> None:
     path = tmp_path / "found.pt"
-    running = torchrun("tests.helpers.distributed_wrapping", str(path), processes=2)
-    _, errors = running.communicate(timeout=900)
-    assert running.returncode == 0, errors
+    run_processes("tests.helpers.distributed_wrapping", str(path), processes=2)
     found = torch.load(path)
     for strategy in STRATEGIES:
         torch.testing.assert_close(found[strategy], found["plain"], rtol=0, atol=0, msg=strategy)

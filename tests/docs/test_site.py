@@ -32,6 +32,7 @@ def is_shown(output: str, block: str) -> bool:
     return re.fullmatch(pattern, output.strip("\n"), re.DOTALL) is not None
 
 
+@pytest.mark.usefixtures("kept_planners")
 @pytest.mark.parametrize(("command", "block"), SHOWN, ids=[command for command, _ in SHOWN])
 def test_a_command_prints_what_its_page_shows(
     command: str,

@@ -1,28 +1,16 @@
 """What the backend of accelerators must do, each as a check that fails if it does not, on the emulated GPU."""
 
 import gc
-import random
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import replace
-from itertools import product
+from collections.abc import Callable
 from mmap import PAGESIZE
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from membench.backends import accelerator
 from membench.backends.accelerator import AcceleratorBackend
-from membench.backends.cpu import Chaos
-from membench.backends.disk_tier import DiskTier
-from membench.capture.capture import capture
 from membench.core.schedule import (
     COMPUTE_STREAM,
     Schedule,
@@ -30,13 +18,17 @@ from membench.core.schedule import (
     Work,
 )
 from membench.core.timeline import Timeline
-from membench.core.workload import Workload
 from membench.execution.measurement import synchronize
 from membench.planning.parallel.exchange import Exchange, exchange_gradients
-from membench.steps.plan import plan
 from membench.steps.real.compiled_step import CompiledStep
-from membench.steps.real.placement import place_workload
 from tests.helpers import devices
+from tests.helpers.accelerator_delays import LATE, VERY_LATE, check_ended_by, copying_step, each_lateness
+from tests.helpers.accelerator_host_checks import (
+    check_arguments_on_the_device,
+    check_disk,
+    check_updates_on_the_host,
+    check_visiting_blocks,
+)
 from tests.helpers.accelerator_schedules import (
     SUMS,
     case,
@@ -44,48 +36,12 @@ from tests.helpers.accelerator_schedules import (
     on_streams,
     schedule_by,
     sums_on_a_stream,
-    visiting,
 )
 from tests.helpers.checks import check_exact, check_peak, step_of
-from tests.helpers.devices import DEVICE, backend_of, delay
-from tests.helpers.disk import Visits, host_peak_bytes, least_host_bytes, prepared, run_once, within
+from tests.helpers.devices import DEVICE, delay
 from tests.helpers.emulator import awaited_copies, is_locked, stall
-from tests.helpers.host_updates import HostUpdates
-from tests.helpers.networks import COST, Reference
+from tests.helpers.networks import Reference
 from tests.helpers.random_networks import random_reference
-from tests.helpers.updates import MAKERS, plain_training, updating_step
-
-LATE = Chaos(seed=0, longest_delay_s=0.001)
-VERY_LATE = Chaos(seed=0, longest_delay_s=0.01)
-
-
-def each_lateness() -> Iterator[Chaos | None]:
-    """Make the compute stream's work late, then that of all others, then any at random."""
-    for is_late in (COMPUTE_STREAM.__eq__, COMPUTE_STREAM.__ne__):
-        with late_work(is_late):
-            yield None
-    yield LATE
-
-
-@contextmanager
-def late_work(is_late: Callable[[str], bool]) -> Iterator[None]:
-    """Keep streams of these names busy before each of their tasks and copies, and before memory is given out."""
-    issue, allocate = devices.AcceleratorBackend._issue, devices.AcceleratorBackend._allocate
-
-    def issue_late(self: AcceleratorBackend, name: str, work: Callable[..., object], *args: Any) -> object:
-        def late(*given: Any) -> object:
-            stall(0.0004)
-            return work(*given)
-
-        return issue(self, name, late if is_late(name) else work, *args)
-
-    def allocate_late(self: AcceleratorBackend, block: int) -> None:
-        if is_late(COMPUTE_STREAM):
-            stall(0.0004)
-        allocate(self, block)
-
-    with patch.multiple(devices.AcceleratorBackend, _issue=issue_late, _allocate=allocate_late):
-        yield
 
 
 def check_variants(*variants: str) -> None:
@@ -112,17 +68,6 @@ def check_tasks_and_codecs_on_streams() -> None:
     check_schedule(on_streams())
     check_schedule(sums_on_a_stream(), random_reference(SUMS, seed=0))
     check_variants("network_wide, gradient streams", "epmc")
-
-
-@contextmanager
-def copying_step(chaos: Chaos | None) -> Iterator[CompiledStep]:
-    """Yield a step that offloads and prefetches, and has run twice."""
-    with step_of(case(), copying(), None) as step:
-        for _ in range(2):
-            check_exact(case(), step)
-        delay(chaos)
-        yield step
-        delay(None)
 
 
 def check_the_host_waits_for_nothing() -> None:
@@ -225,175 +170,6 @@ def check_an_interrupted_step() -> None:
             is_interrupted.clear()
             check_exact(case(), step)
             stalls_s.pop()
-
-
-# ---- weights and arguments in host memory ---------------------------------------------------------------------------
-
-
-def check_visiting_blocks() -> None:
-    """The caller may change weights and arguments once a step has returned."""
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4)).to(DEVICE).eval()
-    batches = [torch.randn(4, 8) for _ in range(4)]
-    with torch.no_grad():
-        expected = [module(each.to(DEVICE)).cpu() for each in batches]
-    work = Workload("linear", module, None, (batches[0].to(DEVICE),))
-    captured = capture(work)
-    schedule = visiting(captured.graph)
-    for is_captured, chaos in product((False, True), (None, LATE)):
-        backend: Any = backend_of(schedule, None)
-        own = place_workload(deepcopy(work), captured, backend)
-        weights = list(own.module.parameters())
-        assert all(map(is_locked, weights)), "weights are not in page-locked memory"
-        assert backend.pinned.size_bytes % PAGESIZE == 0
-        step = CompiledStep(own, captured, schedule, backend)
-        step(batches[0])
-        delay(chaos)
-        backend.is_captured = is_captured  # a step does not wait for its copies
-        found = []
-        for batch in batches:
-            given = batch.clone()
-            found.append(step(given))
-            given.fill_(torch.nan)
-        if not is_captured:
-            check_changes(weights)
-        assert all(ours.cpu().equal(theirs) for ours, theirs in zip(found, expected, strict=True))
-        assert step(batches[1]).cpu().equal(expected[1])
-        backend.is_captured = False
-        step.close()
-
-
-def check_changes(weights: list[nn.Parameter]) -> None:
-    """Change weights at once behind a step, and put them back once the device has ended it."""
-    kept = [weight.detach().clone() for weight in weights]
-    for weight in weights:
-        weight.data.fill_(torch.nan)
-    synchronize(DEVICE)
-    for weight, values in zip(weights, kept, strict=True):
-        weight.data.copy_(values)
-
-
-def check_arguments_on_the_device() -> None:
-    """Work of the caller's that is under way before a step, and begins after it, on a stream of the caller's."""
-    work = case().work
-    for chaos in each_lateness():
-        with copying_step(chaos) as step, torch.Stream(DEVICE):
-            images = torch.full_like(work.inputs[0], torch.nan)
-            images.copy_(work.inputs[0])
-            other = replace_inputs(case(), images)
-            check_exact(other, step)
-            synchronize(DEVICE)
-
-
-def replace_inputs(reference: Reference, images: Tensor) -> Reference:
-    return replace(reference, work=replace(reference.work, inputs=(images,)))
-
-
-def check_updates_on_the_host() -> None:
-    """Weights that the host updates have their new values when a step returns; a failed update is raised."""
-    original, make = case().work, MAKERS["adamw"]
-    for number, chaos in enumerate(each_lateness()):
-        before = set(threading.enumerate())
-        own = deepcopy(original)
-        optimizer = make(own.module.parameters())
-        by = HostUpdates(synchronizes=number == 0)
-        step = updating_step(own, optimizer, by, captured=case().captured, chaos=chaos)
-        for seed, (loss, module, _) in enumerate(plain_training(original, make, on_host=True)):
-            torch.manual_seed(seed)
-            with late_updates(type(optimizer)):
-                found = step(own.inputs, own.targets)
-            for ours, theirs in zip(own.module.parameters(), module.parameters(), strict=True):
-                assert ours.detach().cpu().equal(theirs.detach().cpu())
-            assert found.equal(loss)
-        check_times_of_the_host(step)
-        delay(None)
-        check_a_failed_update(step, type(optimizer))
-        step(own.inputs, own.targets)  # the threads work on
-        step.close()
-        for thread in set(threading.enumerate()) - before:
-            thread.join(timeout=2)
-            assert not thread.is_alive(), "a thread outlives the backend"
-
-
-@contextmanager
-def late_updates(optimizer_type: type[torch.optim.Optimizer]) -> Iterator[None]:
-    take_step = optimizer_type.step
-
-    def late(optimizer: torch.optim.Optimizer, closure: None = None) -> None:
-        time.sleep(0.002)
-        take_step(optimizer)
-
-    with patch.object(optimizer_type, "step", late):
-        yield
-
-
-def check_a_failed_update(step: CompiledStep, optimizer_type: type[torch.optim.Optimizer]) -> None:
-    """Its error is raised, after all other work of the host, and the step's memory is given back; so if the caller interrupts it."""
-    backend_type, ended, errors = type(step.backend), [], [ArithmeticError()]
-    on_thread = backend_type._on_thread
-
-    def update(optimizer: torch.optim.Optimizer, closure: None = None) -> None:
-        time.sleep(0.02)
-        ended.append(optimizer)
-        if errors:
-            raise errors[0]
-
-    def interrupted(backend: AcceleratorBackend, work: Callable[[], None], stream: str) -> None:
-        on_thread(backend, work, stream)
-        raise KeyboardInterrupt
-
-    synchronize(DEVICE)
-    held_bytes = torch.accelerator.memory_allocated(DEVICE)
-    with patch.object(optimizer_type, "step", update):
-        check_ended_by(ArithmeticError, step)
-        assert ended
-        errors.clear()
-        ended.clear()
-        with patch.object(backend_type, "_on_thread", interrupted):
-            check_ended_by(KeyboardInterrupt, step)
-        assert ended, "work of the host is under way behind a step that was interrupted"
-    gc.collect()
-    assert torch.accelerator.memory_allocated(DEVICE) <= held_bytes
-
-
-def check_ended_by(error: type[BaseException], step: CompiledStep) -> None:
-    try:
-        step(step.workload.inputs, step.workload.targets)
-    except error:
-        return
-    raise AssertionError(f"{error.__name__} has not ended the step")
-
-
-def check_times_of_the_host(step: CompiledStep) -> None:
-    for span in step.timeline().spans:
-        assert 0 <= span.start_s <= span.end_s < 10
-        item = step.schedule.instructions[span.instruction]
-        assert isinstance(item, Work) and span.stream == item.stream
-
-
-def check_disk() -> None:
-    load = DiskTier.load
-
-    def late(self: DiskTier, block: int, buffer: Tensor) -> None:
-        time.sleep(0.003)
-        load(self, block, buffer)
-
-    with (
-        TemporaryDirectory() as folder,
-        patch("membench.planning.host_memory.disk.LEAST_BYTES", 1),
-        patch.object(DiskTier, "load", late),
-    ):
-        free = plan(case().captured.graph, Visits(random.Random(0)), COST, None)
-        limit_bytes = (least_host_bytes(free) + host_peak_bytes(free)) // 2
-        schedule = within(free, limit_bytes)
-        for chaos in each_lateness():
-            with prepared(case(), schedule, Path(folder), chaos) as (backend, program, tensors):
-                for _ in range(2):
-                    found = case().results.difference(run_once(case(), backend, program, tensors))
-                    assert not found, found
-            synchronize(DEVICE)
-            for name, weight in case().work.module.named_parameters():
-                assert tensors[case().captured.weights[name]].cpu().equal(weight.detach().cpu()), name
 
 
 def check_exchange() -> None:

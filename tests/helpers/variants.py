@@ -1,11 +1,16 @@
 """Every strategy that trains, and some in other than their default options."""
 
+from functools import cache
+
+from membench.core.schedule import Schedule
+from membench.steps.plan import plan
 from membench.strategies.base import Strategy, strategies
 from membench.strategies.epmc import Epmc
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.network_wide import NetworkWide
 from tests.helpers.devices import DEVICE
 from tests.helpers.host_updates import HostUpdates
+from tests.helpers.networks import COST, reference
 
 OPTIONS: dict[str, Strategy] = {
     "network_wide, shared gradients": NetworkWide(shared_gradients=True),
@@ -33,3 +38,9 @@ COMBINED = {name: each for name, each in VARIANTS.items() if DEVICE.type == "cpu
 plans, which take the time."""
 
 COMBINED_STRATEGIES = [name for name in strategies() if name in COMBINED]
+
+
+@cache
+def planned(network: str, variant: str) -> Schedule:
+    """Return the schedule of a network without a budget, which several tests need and is the same in all."""
+    return plan(reference(network).captured.graph, VARIANTS[variant], COST, None)
