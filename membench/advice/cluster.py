@@ -11,12 +11,12 @@ from membench.advice.cluster_search import ClusterSearch
 from membench.advice.rank_options import RankOptions
 from membench.core.checks import COUNT, check, choice
 from membench.core.cluster import Cluster
-from membench.core.device import DeviceProfile
+from membench.core.device import DeviceProfile, as_device
 from membench.core.errors import MembenchError
 from membench.core.fully_sharded import check_whole
 from membench.core.machine import Machine
 from membench.models.checkpointing import Checkpointing
-from membench.steps.arguments import OptimizerLike, as_cluster, as_device, as_machine, as_update, workload_of
+from membench.steps.arguments import OptimizerLike, as_cluster, as_machine, as_update, workload_of
 
 
 def advise_cluster(
@@ -49,12 +49,16 @@ def advise_cluster(
         MembenchError: an argument is invalid, or contradicts the cluster.
     """
     check(COUNT, nodes=nodes)
-    found = replace(as_cluster(cluster), hosts=nodes)
-    if isinstance(device, str) and found.device and device != found.device:
-        raise MembenchError(f"device={device!r}: the cluster's GPUs are {found.device}; leave device out")
+    found, name = as_cluster(cluster, nodes=nodes), cluster if isinstance(cluster, str) else ""
+    profile = as_device(device or found.device or None)
+    if isinstance(device, str) and found.device and profile != found.profile:
+        raise MembenchError(
+            f"device={device!r}: the cluster's GPUs are {found.profile.name}; leave device out"
+        )
     kinds = tuple(choice(Checkpointing, "checkpointing", each) for each in checkpointing or Checkpointing)
-    profile, name = as_device(device or found.device or None), cluster if isinstance(cluster, str) else ""
-    options = RankOptions(found, profile, name, checkpointing=kinds, machine=as_machine(machine), **ranks)
+    options = RankOptions(
+        replace(found, device=profile), name, checkpointing=kinds, machine=as_machine(machine), **ranks
+    )
     check_whole(module)
     work = workload_of(module, loss, batch, precision=precision)
     search = ClusterSearch(work, options, as_update(optimizer))

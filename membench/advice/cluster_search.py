@@ -92,7 +92,7 @@ class ClusterSearch:
         blocks = tuple(_places(module, classes))
         if compiled is not None and options.kernels is not None:
             compiled = Compiled(blocks)
-        of_rank = options.device, options.machine, options.cluster, update, options.tensor_parallel
+        of_rank = options.cluster, options.machine, update, options.tensor_parallel
         self._step = Step(workload, classes, blocks, *of_rank, compiled)
         self._options, self._shown = options, shown
         self._meshes = Meshes(workload, options, len(blocks))
@@ -199,7 +199,7 @@ class ClusterSearch:
         least = int(sum(states.values()) / combination.stages)
         if numbers is not None:
             least = least_rank_bytes(numbers, self._meshes.ranks(combination), states, gradients)
-        if least <= self._options.free_bytes:
+        if least <= self._options.cluster.free_bytes:
             return True
         self._by_bound += 1
         self._note(combination, least, is_bound=True)
@@ -267,7 +267,6 @@ class ClusterSearch:
             reduce_dtype=None if reduce_dtype is None else str(reduce_dtype).removeprefix("torch."),
             cluster=options.cluster,
             cluster_name=options.name,
-            device=options.device.name,
             batch_size=options.batch_size,
             tokens=_tokens(workload),
             compiled=self._how_compiled,
@@ -287,7 +286,6 @@ class ClusterSearch:
             refused={name: str(error) for name, error in self._refused.items()},
             nearest=None if self._plans else self._nearest,
             states_bytes=states_bytes,
-            free_bytes=options.free_bytes,
         )
 
 

@@ -17,7 +17,7 @@ from membench.capture.update import CapturedUpdate
 from membench.core import configuration, distributed
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
-from membench.core.device import DeviceProfile
+from membench.core.device import DeviceProfile, as_device
 from membench.core.errors import MembenchError
 from membench.core.kernels import Kernels
 from membench.core.machine import Machine
@@ -35,7 +35,6 @@ from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
     as_cluster,
-    as_device,
     as_machine,
     as_strategy,
     as_update,
@@ -174,7 +173,7 @@ def compile(  # noqa: A001 (the field's term)
     workload = workload_at(batch)
     if Source.of(backend) is Source.SIMULATED:
         inside = as_machine(machine, host_memory_bytes)
-        return _simulate(workload, options, as_device(device), as_cluster(cluster), inside)
+        return _simulate(workload, options, as_cluster(cluster, device=as_device(device)), inside)
     if ranks is None:
         check_divided(module, exchange, optimizer)
     target = real_device(backend)
@@ -198,11 +197,9 @@ def compile(  # noqa: A001 (the field's term)
     return build(*batch) if shapes == Shapes.FIXED else ShapedStep(build, module, *batch)
 
 
-def _simulate(
-    workload: Workload, options: StepOptions, device: DeviceProfile, cluster: Cluster, machine: Machine
-) -> SimulatedStep:
-    framework = configuration.load("framework", "pytorch")
-    cost = RooflineCost(cluster.loaded(device), framework.efficiency, machine)
+def _simulate(workload: Workload, options: StepOptions, cluster: Cluster, machine: Machine) -> SimulatedStep:
+    framework, device = configuration.load("framework", "pytorch"), cluster.profile
+    cost = RooflineCost(cluster.loaded, framework.efficiency, machine)
     known, compiled = compiled_parts(workload.module, workload.loss, options.kernels)
     by = options.optimizer
     captures = Captures(updated_workload(replace(workload, compiled=known), by), framework.captured_on)

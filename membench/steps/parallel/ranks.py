@@ -9,11 +9,15 @@ import torch
 from torch import nn
 
 from membench.core.checks import choice
-from membench.core.cluster import Cluster
+from membench.core.cluster import SINGLE_DEVICE, Cluster
+from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.mesh import BOTH, Mesh
 from membench.core.pipeline import PIPELINED, Pipeline, PipelineSchedule
 from membench.core.sharding import REPLICATED, SHARDED, Sharding
+from membench.core.task_graph import TaskGraph
+from membench.planning.parallel.replication import replicate
+from membench.planning.parallel.sharding import shard
 from membench.steps.parallel.context_parallel import AXIS as CONTEXT
 from membench.steps.parallel.division import Division
 from membench.steps.parallel.expert_parallel import AXIS as EXPERTS
@@ -37,7 +41,7 @@ class Ranks:
     """Ranks of which each runs a step on samples of its own.
 
     Attributes:
-        mesh: their cluster, and its axes.
+        mesh: their cluster, which has their device, and its axes.
         sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
         experts: of the weights of experts, which fewer ranks share than the others; None: all are alike.
         accumulate: micro-batches of a step with shards, one after another.
@@ -64,12 +68,30 @@ class Ranks:
         """Number of ranks, or of pipelines of them, that have samples of their own."""
         return prod(self.mesh.sizes.get(axis, 1) for axis in (REPLICATED, SHARDED, EXPERTS))
 
+    def on(self, device: DeviceProfile) -> "Ranks":
+        """Return the ranks on another device."""
+        return replace(self, mesh=replace(self.mesh, cluster=replace(self.mesh.cluster, device=device)))
+
+    def graph_of_rank(self, graph: TaskGraph) -> TaskGraph:
+        """Return the graph of a rank, with its shards of the weights or its buckets, of a step that is captured on one device."""
+        if self.sharding:
+            sharded = shard(graph, self.sharding)
+            return shard(sharded, self.experts) if self.experts else sharded
+        if REPLICATED in self.mesh.sizes:
+            sizes = {"first_bytes": self.bucket_bytes, "bucket_bytes": self.bucket_bytes}
+            buckets = {name: size for name, size in sizes.items() if size is not None}
+            return replicate(graph, REPLICATED, self.mesh.sizes[REPLICATED], **buckets)
+        return graph
+
+
+ONE_RANK = Ranks(Mesh(SINGLE_DEVICE, ()), sharding=None)
+"""A single device, which has the whole step."""
+
 
 def ranks_of(
     module: nn.Module,
     cluster: Cluster,
     *,
-    nodes: int = 1,
     parallel: Mapping[str, int] | None = None,
     accumulate: int = 1,
     wrapped: Sequence[str] | None = None,
@@ -87,6 +109,7 @@ def ranks_of(
     """Return the ranks of a step, whose shards have the precision of the module's weights; see `membench.predict`.
 
     Args:
+        cluster: with all its hosts, and with their device.
         parallel: None: all GPUs divide the weights.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
         pipeline, stages: see `membench.predict`.
@@ -99,7 +122,7 @@ def ranks_of(
     Raises:
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
     """
-    parallel = parallel or {SHARDED: nodes * cluster.devices_per_host}
+    parallel = parallel or {SHARDED: cluster.devices}
     axes = _axes_of(parallel)
     classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
     sharding, stage_ranks = None, parallel.get(PIPELINED, 1)
@@ -137,7 +160,7 @@ def ranks_of(
         )
     division = _division(module, parallel, tensor_parallel)
     paths = _modules_of(module, classes) if shard_axes or stage_ranks > 1 else ()
-    mesh, experts = Mesh(replace(cluster, hosts=nodes), axes), None
+    mesh, experts = Mesh(cluster, axes), None
     if sharding is not None and EXPERTS in mesh.sizes:
         sharding, experts = _with_experts_apart(module, sharding, mesh)
     return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes, paths, experts, partition_optimizer)
