@@ -42,7 +42,8 @@ from membench.core.optimizer import WeightUpdate
 from membench.core.pipeline import PIPELINED
 from membench.core.workload import Workload
 from membench.models.checkpointing import Checkpointing, blocks_of
-from membench.steps.parallel.ranks import Ranks, repeated_classes, stage_begins
+from membench.steps.parallel.blocks import repeated_classes, stage_begins
+from membench.steps.parallel.ranks import Ranks
 from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
 from membench.steps.predicted.fused_graphs import compiled_parts
 from membench.steps.predicted.prediction import Prediction
