@@ -1,7 +1,6 @@
 """`membench.advise` on several GPUs: which combination of sharding, checkpointing and micro-batch fits, and is the fastest?"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from membench.advice.cluster_search import ClusterSearch
 from membench.advice.rank_options import RankOptions
 from membench.core.checks import COUNT, check, choice
 from membench.core.cluster import Cluster
-from membench.core.device import DeviceProfile, as_device
+from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.fully_sharded import check_whole
 from membench.core.machine import Machine
@@ -49,16 +48,12 @@ def advise_cluster(
         MembenchError: an argument is invalid, or contradicts the cluster.
     """
     check(COUNT, nodes=nodes)
-    found, name = as_cluster(cluster, nodes=nodes), cluster if isinstance(cluster, str) else ""
-    profile = as_device(device or found.device or None)
-    if isinstance(device, str) and found.device and profile != found.profile:
-        raise MembenchError(
-            f"device={device!r}: the cluster's GPUs are {found.profile.name}; leave device out"
-        )
+    own, name = as_cluster(cluster), cluster if isinstance(cluster, str) else ""
+    found = as_cluster(own, nodes=nodes, device=device)
+    if isinstance(device, str) and own.device and found.profile != own.profile:
+        raise MembenchError(f"device={device!r}: the cluster's GPUs are {own.device_name}; leave device out")
     kinds = tuple(choice(Checkpointing, "checkpointing", each) for each in checkpointing or Checkpointing)
-    options = RankOptions(
-        replace(found, device=profile), name, checkpointing=kinds, machine=as_machine(machine), **ranks
-    )
+    options = RankOptions(found, name, checkpointing=kinds, machine=as_machine(machine), **ranks)
     check_whole(module)
     work = workload_of(module, loss, batch, precision=precision)
     search = ClusterSearch(work, options, as_update(optimizer))

@@ -94,7 +94,7 @@ class ClusterAdvice:
     @property
     def device(self) -> str:
         """Name of the device."""
-        return self.cluster.profile.name
+        return self.cluster.device_name
 
     @property
     def free_bytes(self) -> int:

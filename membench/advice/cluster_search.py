@@ -95,7 +95,7 @@ class ClusterSearch:
             compiled = Compiled(blocks)
         of_rank = options.cluster, options.machine, update, options.tensor_parallel
         self._step = Step(workload, classes, blocks, *of_rank, compiled)
-        self._options, self._shown = options, shown
+        self._options, self._shown, self._free_bytes = options, shown, options.cluster.free_bytes
         self._meshes = Meshes(workload, options, len(blocks))
         self._refused = dict(self._meshes.refused)
         self._weights: dict[str, Tensor] = dict(module.named_parameters())
@@ -200,7 +200,7 @@ class ClusterSearch:
         least = int(sum(states.values()) / combination.stages)
         if numbers is not None:
             least = least_rank_bytes(numbers, self._meshes.ranks(combination), states, gradients)
-        if least <= self._options.cluster.free_bytes:
+        if least <= self._free_bytes:
             return True
         self._by_bound += 1
         self._note(combination, least, is_bound=True)

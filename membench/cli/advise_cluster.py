@@ -8,7 +8,7 @@ from typing import Any
 
 from hydra import compose
 
-from membench.cli.cluster_words import read_cluster
+from membench.cli.cluster_words import device_words
 from membench.cli.command_line import check_arguments
 from membench.cli.predict import read_parallel
 from membench.cli.words import Reader, each, read_count, take_config_dir, take_options, with_own_model
@@ -65,33 +65,22 @@ def parse_cluster(words: Sequence[str]) -> ClusterSettings:
     for name in _NOT_HERE:
         if name in given:
             raise MembenchError(f"{name} is not an option of advise on several GPUs")
-    cluster, own_device = read_cluster(given)
+    of_device = device_words(given)
     described = [word for word in described if not word.startswith("device=")]
-    described += [
-        f"device={_device(cluster, own_device, given.get('device'))}",
-        "framework=pytorch",
-        "strategy=pytorch",
-    ]
+    described += [*of_device, "framework=pytorch", "strategy=pytorch"]
     described += [f"{name}={value}" for name, value in DEFAULTS.items() if name not in given]
     check_arguments(described, own)
     with hydra_composition(own):
         step = cell_configuration(compose("config", described))
     taken = {name: options.pop(name) for name in ("nodes", "output", "processes") if name in options}
     return ClusterSettings(
-        step, cluster, taken.get("nodes", 1), options, taken.get("output", "text"), taken.get("processes")
+        step,
+        given["cluster"],
+        taken.get("nodes", 1),
+        options,
+        taken.get("output", "text"),
+        taken.get("processes"),
     )
-
-
-def _device(cluster: str, own: str, given: str | None) -> str:
-    """Return the name of a cluster's device."""
-    if own and given not in (None, own):
-        raise MembenchError(
-            f"device={given}: the GPUs of cluster {cluster} are {own}; leave device out, or choose another cluster"
-        )
-    device = own or given
-    if not device:
-        raise MembenchError(f"cluster {cluster} may have any device; name it as well, as in device=h100")
-    return device
 
 
 def run_cluster(settings: ClusterSettings) -> int:

@@ -114,6 +114,11 @@ class Cluster:
         return as_device(self.device or None)
 
     @property
+    def device_name(self) -> str:
+        """Name of the devices; see `profile`."""
+        return self.profile.name
+
+    @property
     def loaded(self) -> DeviceProfile:
         """The profile of each device while all of them copy at once, each at its share of the link's rate; see `profile`."""
         device = self.profile

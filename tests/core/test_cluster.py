@@ -45,6 +45,7 @@ def test_a_cluster_has_the_device_that_is_named_or_given() -> None:
     profile = configuration.load("device", "a10")
     assert cluster.profile == configuration.load("device", "h100")
     assert replace(cluster, device=profile).profile is profile
+    assert (cluster.device_name, replace(cluster, device=profile).device_name) == ("h100", "a10")
     assert cluster.free_bytes == cluster.profile.memory_bytes - cluster.profile.context_bytes  # type: ignore[operator]
     assert hash(replace(cluster, device=profile)) == hash(cluster)
     with pytest.raises(MembenchError, match="a simulation needs a device"):
