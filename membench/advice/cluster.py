@@ -1,4 +1,4 @@
-"""`membench.advise` on several GPUs: which combination of sharding, checkpointing and micro-batch fits, and is the fastest?"""
+"""`membench.advise` on several GPUs: which combination of parallelism, checkpointing and micro-batch fits, and is the fastest?"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

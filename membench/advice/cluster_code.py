@@ -1,24 +1,33 @@
 """The code that sets a combination: calls of torch, and the options of pytorch/torchtitan.
 
-Tensor parallelism is `parallelize_module` with the plan of the model, sharding FSDP2, a pipeline the schedule of
-torch.distributed.pipelining: its manual frontend, in which a stage is the model without the blocks of the others.
+Tensor parallelism is `parallelize_module` with the plan of the model, context parallelism `context_parallel`, sharding FSDP2, a pipeline
+the schedule of torch.distributed.pipelining: its manual frontend, in which a stage is the model without the blocks of the others. For
+expert parallelism torch has no style of its own, so that the program's is named.
 
 Names of options, and their defaults, are those of torchtitan 0.2.2 (torchtitan/config/job_config.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from membench.advice.cluster_advice import BLOCK_BY_BLOCK, ClusterAdvice
 from membench.advice.combinations import Combination
 from membench.core.pipeline import PIPELINED, PipelineSchedule
 from membench.core.sharding import REPLICATED, SHARDED
 from membench.models.checkpointing import Checkpointing
+from membench.steps.parallel.context_parallel import AXIS as CONTEXT
+from membench.steps.parallel.expert_parallel import AXIS as EXPERTS
+from membench.steps.parallel.ranks import AXES
 from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
 
 TORCHTITAN = "0.2.2"
 """The release whose options are named."""
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+_DEGREES = {
+    CONTEXT: "context_parallel_degree",
+    EXPERTS: "expert_parallel_degree",
+    TENSOR: "tensor_parallel_degree",
+}
 _AUTOCAST = {"amp_bf16": "bfloat16", "amp_fp16": "float16"}
 
 
@@ -32,6 +41,7 @@ def program(advice: ClusterAdvice, combination: Combination) -> list[str]:
         "",
         *_mesh(combination),
         *_tensor(combination),
+        *_experts(combination),
         *_stage(advice, combination),
         *_checkpointing(advice, combination),
         *_compiled(advice),
@@ -55,8 +65,15 @@ def _imports(combination: Combination) -> Iterator[str]:
         yield "from torch.nn.parallel import DistributedDataParallel"
     if combination.stages > 1:
         yield "from torch.distributed.pipelining import PipelineStage, Schedule1F1B"
-    if combination.tensor > 1:
+    division = combination.division
+    if division.experts > 1:
+        yield "from torch.distributed.tensor import Shard"
+    if division.context > 1:
+        yield "from torch.distributed.tensor.experimental import context_parallel"
+    if division.tensor > 1:
         yield "from torch.distributed.tensor.parallel import loss_parallel, parallelize_module"
+    elif division.experts > 1:
+        yield "from torch.distributed.tensor.parallel import parallelize_module"
 
 
 _POLICY = """\
@@ -106,17 +123,41 @@ def _names(advice: ClusterAdvice) -> str:
 
 
 def _mesh(combination: Combination) -> Iterator[str]:
-    sizes = combination.parallel or dict(combination.axes[-1:])
+    yield f"mesh = {_init(_axes(combination))}"
+    division, sizes = combination.division, combination.parallel
+    if division.context > 1:
+        yield f'sequences = {_init(sizes)}["{CONTEXT}"]  # of the same GPUs, which have weights in shards over {SHARDED} of mesh'
+    if division.experts > 1:
+        with_shards = {axis: sizes.get(axis, 1) for axis in AXES if axis in sizes or axis == SHARDED}
+        yield f"experts = {_init(with_shards)}  # of the same GPUs"
+
+
+def _init(sizes: Mapping[str, int]) -> str:
     names = ", ".join(f'"{name}"' for name in sizes)
     shape = ", ".join(map(str, sizes.values()))
     comma = "," if len(sizes) == 1 else ""
-    yield f'mesh = init_device_mesh("cuda", ({shape}{comma}), mesh_dim_names=({names}{comma}))'
+    return f'init_device_mesh("cuda", ({shape}{comma}), mesh_dim_names=({names}{comma}))'
+
+
+def _axes(combination: Combination) -> dict[str, int]:
+    """Return the sizes of the axes of the mesh in which one axis is that of all shards."""
+    sizes = dict(combination.axes) | {SHARDED: combination.shards}
+    named = {axis: sizes[axis] for axis in AXES if sizes.get(axis, 1) > 1 and axis not in (CONTEXT, EXPERTS)}
+    return named or dict(combination.axes[-1:])
 
 
 def _tensor(combination: Combination) -> Iterator[str]:
-    if combination.tensor > 1:
+    if combination.division.tensor > 1:
         yield "# plan: model.tensor_parallel_plan(), or that of transformers' model.tp_plan in styles of torch"
         yield f'parallelize_module(model, mesh["{TENSOR}"], plan)'
+
+
+def _experts(combination: Combination) -> Iterator[str]:
+    if combination.division.experts > 1:
+        yield "# expert_parallel: a ParallelStyle that divides experts and sends tokens to them, such as torchtitan's ExpertParallel"
+        yield "mixtures = [name for name, each in model.named_modules() if any(len(weight.shape) == 3 for weight in each.parameters(recurse=False))]"
+        yield "for name in mixtures:"
+        yield f'    parallelize_module(model.get_submodule(name), experts["{EXPERTS}"], expert_parallel)'
 
 
 def _stage(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
@@ -135,9 +176,9 @@ def _stage(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
 
 
 def _sharded(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
-    axes = [f'"{axis}"' for axis in (REPLICATED, SHARDED) if axis in combination.parallel]
-    whole = len(axes) == len(combination.parallel)
-    mesh = "mesh" if whole else f"mesh[{', '.join(axes)}]"
+    named = _axes(combination)
+    axes = [f'"{axis}"' for axis in (REPLICATED, SHARDED) if named.get(axis, 1) > 1]
+    mesh = "mesh" if len(axes) == len(named) else f"mesh[{', '.join(axes)}]"
     if combination.shards == 1:
         if axes:
             yield f'model = DistributedDataParallel(model.to("cuda"), device_mesh={mesh})'
@@ -146,9 +187,20 @@ def _sharded(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
         yield f"blocks = {_names(advice)}"
     yield f"policy = MixedPrecisionPolicy({_policy(advice)})"
     reshard = f"reshard_after_forward={combination.reshard_after_forward}"
+    if combination.division.experts > 1:
+        yield from _sharded_experts(combination, reshard)
     yield "for name in blocks:"
     yield f"    fully_shard(model.get_submodule(name), mesh={mesh}, {reshard}, mp_policy=policy)"
     yield f"fully_shard(model, mesh={mesh}, reshard_after_forward=False, mp_policy=policy)"
+
+
+def _sharded_experts(combination: Combination, reshard: str) -> Iterator[str]:
+    axes = [f'"{axis}"' for axis in (REPLICATED, SHARDED) if axis in combination.parallel or axis == SHARDED]
+    ranks = combination.shards * combination.parallel.get(REPLICATED, 1)
+    yield "for name in mixtures:"
+    yield f"    mixture, by = model.get_submodule(name), lambda weight: Shard(int(len(weight) < {combination.shards}))"
+    yield f"    fully_shard(mixture, mesh=experts[{', '.join(axes)}], {reshard}, shard_placement_fn=by, mp_policy=policy)"
+    yield f"    mixture.set_gradient_divide_factor({ranks})  # gradients are means over all GPUs that have samples of their own"
 
 
 def _schedule(combination: Combination) -> Iterator[str]:
@@ -170,7 +222,10 @@ def _step(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
     samples = combination.micro_batch * combination.accumulate
     if cast:
         yield f'# forward pass and loss: with torch.autocast("cuda", torch.{cast})'
-    if combination.tensor > 1:
+    if combination.division.context > 1:
+        yield "# each pass of a micro-batch: with context_parallel(sequences, buffers=[inputs, targets], buffer_seq_dims=[1, 1]),"
+        yield "# positions, and tables by position, among the buffers"
+    if combination.division.tensor > 1:
         yield "# loss and backward pass: with loss_parallel(), where the plan leaves logits in parts"
     if combination.stages > 1:
         yield f"# a step: schedule.step(inputs) in the first stage, schedule.step(target=targets) in the last, of {samples} samples"
@@ -187,7 +242,7 @@ def torchtitan(advice: ClusterAdvice, combination: Combination) -> list[str]:
     precisions = {None: "float32", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}
     if advice.precision not in precisions or advice.reduce_dtype not in (None, "float32"):
         return []
-    is_cut = combination.stages > 1
+    is_cut, division = combination.stages > 1, combination.division
     of_pipeline = {
         "parallelism.pipeline_parallel_degree": combination.stages,
         "parallelism.pipeline_parallel_schedule": str(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD),
@@ -199,9 +254,9 @@ def torchtitan(advice: ClusterAdvice, combination: Combination) -> list[str]:
         "training.seq_len": advice.tokens,
         "training.mixed_precision_param": precisions[advice.precision],
         "parallelism.data_parallel_replicate_degree": combination.parallel.get(REPLICATED, 1),
-        "parallelism.data_parallel_shard_degree": combination.shards,
+        "parallelism.data_parallel_shard_degree": combination.shards // division.context,
         "parallelism.fsdp_reshard_after_forward": "default" if combination.reshard_after_forward else "never",
-        "parallelism.tensor_parallel_degree": combination.tensor if combination.tensor > 1 else None,
+        **{f"parallelism.{_DEGREES[axis]}": size for axis, size in division.axes.items()},
         **(of_pipeline if is_cut else {}),
         **_of_checkpointing(combination.checkpointing),
         "compile.components": "model" if advice.compiled == BLOCK_BY_BLOCK else None,

@@ -7,10 +7,10 @@ longer than a prediction. One whose weights have values stays in the calling pro
 import pickle
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain
-from math import inf
+from math import inf, prod
 from threading import Lock
 from typing import Any
 
@@ -34,13 +34,15 @@ from membench.core.kernels import Compiled
 from membench.core.machine import Machine
 from membench.core.mesh import Mesh
 from membench.core.optimizer import UpdateOf, WeightUpdate
-from membench.core.task_graph import TaskGraph
+from membench.core.task_graph import Task, TaskGraph
 from membench.core.workload import Workload
 from membench.models.checkpointing import Checkpointing, with_checkpointing
 from membench.planning.rewrites.update import updated_workload
+from membench.steps.parallel.context_parallel import AXIS as CONTEXT
 from membench.steps.parallel.division import Division
 from membench.steps.parallel.ranks import Ranks
-from membench.steps.parallel.tensor_parallel import AXIS, Plan
+from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
+from membench.steps.parallel.tensor_parallel import Plan
 from membench.steps.predicted.fused_graphs import step_graphs
 from membench.steps.predicted.prediction import Prediction
 from membench.steps.predicted.rank_step import RankStep, rank_cost
@@ -87,20 +89,20 @@ class Variant:
 
     Attributes:
         samples: of a micro-batch.
-        tensor: GPUs that divide it.
+        division: of it over GPUs, without a plan.
         is_cut: it is a micro-batch of a pipeline, whose gradients are scaled and not accumulated.
     """
 
     checkpointing: Checkpointing
     samples: int
-    tensor: int = 1
+    division: Division = field(default_factory=Division)
     is_cut: bool = False
 
     @classmethod
     def of(cls, combination: Combination) -> "Variant":
         """Return the one that a combination runs."""
         return cls(
-            combination.checkpointing, combination.micro_batch, combination.tensor, combination.stages > 1
+            combination.checkpointing, combination.micro_batch, combination.division, combination.stages > 1
         )
 
 
@@ -237,17 +239,25 @@ def _captured(of: Step, module: nn.Module, variant: Variant) -> tuple[TaskGraph,
     scaled = replace(workload, loss_scale=0.5)  # by a number that does not matter
     workload = scaled if variant.is_cut else updated_workload(workload, of.update)
     framework = configuration.load("framework", "pytorch")
-    others = of.cluster.devices // variant.tensor
-    mesh = Mesh(of.cluster, (("others", others), (AXIS, variant.tensor)))
-    divided = Division(variant.tensor, plan=of.tensor_parallel).divided
-    prepared: Any = divided if variant.tensor > 1 else nullcontext
+    axes = variant.division.axes
+    mesh = Mesh(of.cluster, (("others", of.cluster.devices // prod(axes.values())), *axes.items()))
+    plan = of.tensor_parallel if TENSOR in axes else None
+    prepared: Any = replace(variant.division, plan=plan).divided if axes else nullcontext
     captures = Captures(workload, framework.captured_on, uses_values=True, prepared=prepared)
     if of.compiled is None:
         graph = graph_at(captures, variant.samples).plain_alone
     else:
         graph = step_graphs(captures, of.compiled, of.blocks).graph_at(variant.samples).plain_alone
+    if CONTEXT in axes and not any(_is_of_ring(task) for task in graph.tasks):
+        raise MembenchError(
+            f"no attention of {type(module).__name__} passes keys and values between GPUs that divide a sequence; leave {CONTEXT} out of parallel"
+        )
     cost = rank_cost(mesh, framework.efficiency, of.machine)
     return graph, StepNumbers.of(graph, cost, of.blocks)
+
+
+def _is_of_ring(task: Task) -> bool:
+    return task.collective is not None and task.collective.axis == CONTEXT
 
 
 def _opened(step: bytes | Step) -> Step:

@@ -5,13 +5,15 @@
 A program, with one kind of checkpointing at one micro-batch, divided over some GPUs or not, serves all meshes. Its numbers are those of a
 copy with few blocks (`Depth`); it is captured as a whole where a combination is predicted. Memory of samples is taken to be in proportion
 to them for one decision alone: whether a larger micro-batch is looked at. A combination whose least time per sample exceeds that of `SHOWN`
-predicted ones is not predicted, so that those are the fastest of all.
+predicted ones is not predicted, so that those are the fastest of all. Sequences are divided over twice as many GPUs, again and again,
+where a combination does not fit with one of them in a micro-batch: the only question then that half a micro-batch does not answer.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
+from math import inf
 from threading import Lock
 
 from torch import Tensor, nn
@@ -29,13 +31,12 @@ from membench.advice.cluster_jobs import (
     state_bytes,
 )
 from membench.advice.combinations import Combination, combinations
-from membench.advice.meshes import Meshes, converts
+from membench.advice.meshes import Meshes, converts, tokens_of
 from membench.advice.rank_bounds import least_rank_bytes, least_step_time_s, rank_states_bytes
 from membench.advice.rank_options import RankOptions
 from membench.advice.step_numbers import StepNumbers
 from membench.advice.work import Work
 from membench.advice.workers import Urgency
-from membench.core.arguments import tensors_in
 from membench.core.errors import MembenchError
 from membench.core.kernels import Compiled
 from membench.core.optimizer import WeightUpdate
@@ -43,8 +44,8 @@ from membench.core.pipeline import PIPELINED
 from membench.core.workload import Workload
 from membench.models.checkpointing import Checkpointing, blocks_of
 from membench.steps.parallel.blocks import repeated_classes, stage_begins
+from membench.steps.parallel.division import Division
 from membench.steps.parallel.ranks import Ranks
-from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
 from membench.steps.predicted.fused_graphs import compiled_parts
 from membench.steps.predicted.prediction import Prediction
 
@@ -107,6 +108,7 @@ class ClusterSearch:
         self._lock = Lock()
         self._waiting: list[_Waiting] = []
         self._plans: list[RankPlan] = []
+        self._not_fitting: list[Combination] = []
         self._nearest: Nearest | None = None
         self._is_alike = True
         self._searched = self._too_large = self._by_bound = self._too_slow = self._failed = 0
@@ -121,15 +123,14 @@ class ClusterSearch:
             with jobs.turn() as run:
                 self._states = run(state_bytes)
             searches = [
-                work.start(self._search, mode, tensor, jobs)
-                for tensor in sorted(self._meshes.sizes(TENSOR))
+                work.start(self._search, mode, division, jobs)
+                for division in self._meshes.divisions
                 for mode in self._options.checkpointing
             ]
             for search in searches:
                 search.result()
-            waiting = len(self._waiting)
-            for prediction in [work.start(self._predict_next, jobs) for _ in range(waiting)]:
-                prediction.result()
+            self._predict_all(work, jobs)
+            self._search_rings(work, jobs)
         if self._refused and self._searched == self._failed:
             raise next(iter(self._refused.values()))  # nothing could be captured
         return self._answer()
@@ -140,36 +141,87 @@ class ClusterSearch:
             return ""
         return AS_GIVEN if self._options.kernels is None else BLOCK_BY_BLOCK
 
-    def _search(self, mode: Checkpointing, tensor: int, jobs: Jobs) -> None:
+    def _search(self, mode: Checkpointing, division: Division, jobs: Jobs) -> None:
         """Find the numbers of a program at one micro-batch after another, and note each combination that may fit."""
-        meshes = self._meshes.of_tensor(tensor)
+        meshes = self._meshes.of(division)
         numbers: StepNumbers | None = None
-        for samples in self._meshes.micro_batches(tensor):
+        for samples in self._meshes.micro_batches(meshes):
             every = list(combinations(meshes, mode, samples, self._options.batch_size))
-            with self._lock:
-                self._searched += len(every)
             before = numbers and replace(numbers, times=samples / numbers.samples)
-            found = [each for each in every if self._may_fit(each, before)]
+            found = self._may_all_fit(every, before)
             if every and not found:
                 break
             if not found:
                 continue
-            variant = Variant(mode, samples, tensor)
-            try:
-                numbers = self._numbers(variant, jobs)
-            except MembenchError as error:
-                tensors = f"tp {tensor}, " if tensor > 1 else ""
-                self._refused[f"{tensors}{mode}, micro-batch {samples}"] = error
-                self._failed += len(found)
-                if samples == 1:  # too few for some modules, such as those of batch norm
-                    continue
+            numbers = self._queue(Variant(mode, samples, division), found, jobs)
+            # one is too few for some modules, such as those of batch norm
+            if numbers is None and samples > 1:
                 break
-            for combination in found:
-                if self._may_fit(combination, numbers):
-                    ranks = self._meshes.ranks(combination)
-                    least_s = least_step_time_s(numbers, ranks) / combination.samples
-                    with self._lock:
-                        heappush(self._waiting, _Waiting(least_s, combination, ranks))
+
+    def _search_rings(self, work: Work, jobs: Jobs) -> None:
+        """Divide sequences over twice as many GPUs, again and again, of combinations that do not fit with one sample on a GPU.
+
+        Where one fits, a longer ring is slower: it has as much to compute and more to exchange for each sample.
+        """
+        has_ring = False
+        while longer := self._with_longer_rings():
+            first, *others = sorted(longer.items(), key=lambda each: each[0].division.tensor)
+            has_ring |= self._queue(*first, jobs) is not None
+            if not has_ring:  # attention that is not divided here is not divided elsewhere
+                self._failed += sum(len(found) for _, found in others)
+                return
+            for search in [work.start(self._queue, *each, jobs) for each in others]:
+                search.result()
+            self._predict_all(work, jobs)
+
+    def _with_longer_rings(self) -> dict[Variant, list[Combination]]:
+        """Return what may fit of the last combinations that did not, with sequences over twice as many GPUs."""
+        longer: dict[Variant, list[Combination]] = {}
+        shorter, self._not_fitting = self._not_fitting, []
+        for combination in shorter:
+            axes = self._meshes.with_longer_ring(combination.axes)
+            numbers = self._numbered.get(replace(Variant.of(combination), is_cut=False))
+            if axes is None or numbers is None or combination.micro_batch > 1:
+                continue  # without numbers, weights and states alone are too large
+            mode, samples = combination.checkpointing, self._options.batch_size
+            reshard = combination.reshard_after_forward
+            every = [
+                each
+                for each in combinations([axes], mode, 1, samples)
+                if each.reshard_after_forward is reshard
+            ]
+            if self._least_s(combination, numbers) > self._slowest_s:
+                self._searched += len(every)
+                self._too_slow += len(every)
+                continue
+            for each in self._may_all_fit(every, replace(numbers, times=0.5)):
+                longer.setdefault(Variant(mode, 1, each.division), []).append(each)
+        return longer
+
+    def _may_all_fit(self, every: list[Combination], numbers: StepNumbers | None) -> list[Combination]:
+        """Return the combinations of which a bound on the memory leaves it open whether they fit."""
+        with self._lock:
+            self._searched += len(every)
+        return [each for each in every if self._may_fit(each, numbers)]
+
+    def _queue(self, variant: Variant, found: list[Combination], jobs: Jobs) -> StepNumbers | None:
+        """Let the combinations of a program wait that may fit by its numbers, and return these; None: it cannot be captured."""
+        try:
+            numbers = self._numbers(variant, jobs)
+        except MembenchError as error:
+            self._refused[_kind(variant)] = error
+            self._failed += len(found)
+            return None
+        for combination in found:
+            if self._may_fit(combination, numbers):
+                ranks, least_s = self._meshes.ranks(combination), self._least_s(combination, numbers)
+                with self._lock:
+                    heappush(self._waiting, _Waiting(least_s, combination, ranks))
+        return numbers
+
+    def _least_s(self, combination: Combination, numbers: StepNumbers) -> float:
+        """Return a lower bound on the seconds of a sample of each GPU."""
+        return least_step_time_s(numbers, self._meshes.ranks(combination)) / combination.samples
 
     def _numbers(self, variant: Variant, jobs: Jobs) -> StepNumbers:
         """Return the numbers of a program, which is captured as a whole where its blocks differ."""
@@ -194,7 +246,7 @@ class ClusterSearch:
         gradients = 0.0
         update = self._step.update
         if combination.shards > 1 or not converts(self._step.workload):  # in the precision of the module
-            gpus = combination.shards * combination.tensor
+            gpus = combination.shards * combination.division.tensor
             states = rank_states_bytes(self._weights_bytes, self._states, trained, gpus)
             gradients = 0.0 if update is None or update.in_backward else self._size_bytes(trained) / gpus
         least = int(sum(states.values()) / combination.stages)
@@ -213,8 +265,15 @@ class ClusterSearch:
         """Note a combination that does not fit."""
         with self._lock:
             self._too_large += 1
+            self._not_fitting.append(combination)
             if self._nearest is None or needed_bytes < self._nearest.needed_bytes:
                 self._nearest = Nearest(combination, needed_bytes, is_bound)
+
+    def _predict_all(self, work: Work, jobs: Jobs) -> None:
+        """Predict what waits."""
+        waiting = len(self._waiting)
+        for prediction in [work.start(self._predict_next, jobs) for _ in range(waiting)]:
+            prediction.result()
 
     def _predict_next(self, jobs: Jobs) -> None:
         """Predict the most promising combination that waits, unless as many as are shown are faster for certain."""
@@ -229,7 +288,7 @@ class ClusterSearch:
             except MembenchError as error:
                 with self._lock:
                     self._failed += 1
-                    self._refused.setdefault(_kind(combination), error)
+                    self._refused.setdefault(_kind(Variant.of(combination), combination.stages), error)
                 return
         if prediction.fits:
             with self._lock:
@@ -237,12 +296,17 @@ class ClusterSearch:
         else:
             self._note(combination, prediction.reserved_bytes, is_bound=False)
 
+    @property
+    def _slowest_s(self) -> float:
+        """Seconds of a sample of the slowest combination that is shown; infinite while more are to be shown."""
+        times = sorted(1 / plan.samples_per_s for plan in self._plans)
+        shown = self._shown
+        return inf if shown is None or len(times) < shown else times[shown - 1]
+
     def _next(self) -> _Waiting | None:
         """Return the most promising combination whose program is not being captured; None: those that are left are too slow."""
         with self._lock:
-            times = sorted(1 / plan.samples_per_s for plan in self._plans)
-            shown = self._shown
-            if shown is not None and len(times) >= shown and self._waiting[0].least_s > times[shown - 1]:
+            if self._waiting[0].least_s > self._slowest_s:
                 heappop(self._waiting)
                 self._too_slow += 1
                 return None
@@ -269,13 +333,13 @@ class ClusterSearch:
             cluster=options.cluster,
             cluster_name=options.name,
             batch_size=options.batch_size,
-            tokens=_tokens(workload),
+            tokens=tokens_of(workload),
             compiled=self._how_compiled,
             blocks=self._step.blocks,
             classes=tuple(sorted(self._step.classes)),
             begins={
                 stages: stage_begins(workload.module, frozenset(self._step.classes), stages)
-                for stages in self._meshes.sizes(PIPELINED) - {1}
+                for stages in self._meshes.stages()
             },
             plans=tuple(sorted(self._plans, key=_order)),
             searched=self._searched,
@@ -290,23 +354,15 @@ class ClusterSearch:
         )
 
 
-def _kind(combination: Combination) -> str:
+def _kind(variant: Variant, stages: int = 1) -> str:
     """Return what may not be predicted for all combinations that have it."""
-    named = [
-        f"{name} {combination.parallel[name]}" for name in (PIPELINED, TENSOR) if name in combination.parallel
-    ]
-    return ", ".join([*named, str(combination.checkpointing), f"micro-batch {combination.micro_batch}"])
+    axes = {PIPELINED: stages} if stages > 1 else {}
+    named = [f"{name} {size}" for name, size in (axes | variant.division.axes).items()]
+    return ", ".join([*named, str(variant.checkpointing), f"micro-batch {variant.samples}"])
 
 
 def _order(plan: RankPlan) -> tuple[float, int]:
     return -plan.samples_per_s, plan.prediction.reserved_bytes
-
-
-def _tokens(workload: Workload) -> int | None:
-    """Return the length of a sample that is a sequence of tokens."""
-    first = next(iter(tensors_in(workload.inputs)), None)
-    is_sequence = first is not None and first.dim() == 2 and not first.is_floating_point()
-    return first.shape[1] if first is not None and is_sequence else None
 
 
 def _places(module: nn.Module, classes: Set[str]) -> Iterator[str]:

@@ -134,8 +134,8 @@ def _left_out(advice: ClusterAdvice) -> Iterator[str]:
             "a network of few blocks has not the numbers of this one: the bounds by which combinations are left out are estimates"
         )
     yield (
-        "not searched: tensor parallelism over several hosts, other schedules of a pipeline than 1F1B, context and expert parallelism, "
-        "offloading, joint"
+        "not searched: tensor parallelism over several hosts, expert parallelism together with context or tensor parallelism, "
+        "other schedules of a pipeline than 1F1B, offloading, joint"
     )
 
 

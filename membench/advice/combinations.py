@@ -5,18 +5,16 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from membench.core.pipeline import PIPELINED
-from membench.core.sharding import REPLICATED, SHARDED
+from membench.core.sharding import SHARDED
 from membench.models.checkpointing import Checkpointing
 from membench.steps.parallel.context_parallel import AXIS as CONTEXT
+from membench.steps.parallel.division import Division
 from membench.steps.parallel.expert_parallel import AXIS as EXPERTS
-from membench.steps.parallel.ranks import AXES as NAMED
+from membench.steps.parallel.ranks import AXES
 from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
 
-PREDICTED = {CONTEXT: "sequences", EXPERTS: "experts"}
-"""What is divided in predictions alone, by axis."""
-
-AXES = tuple(axis for axis in NAMED if axis not in PREDICTED)
-"""Over which GPUs are divided, the outermost first."""
+SHARDING = (SHARDED, CONTEXT, EXPERTS)
+"""Axes over all of which weights are in shards; of experts the ranks of the last have different ones."""
 
 ROUNDS = 4
 """Of micro-batches through all stages of a pipeline, in a step whose batch is not given: a fifth of the time at most is its bubble."""
@@ -49,8 +47,8 @@ class Combination:
 
     @property
     def shards(self) -> int:
-        """GPUs over which weights are divided."""
-        return self.parallel.get(SHARDED, 1)
+        """GPUs over which weights are in shards."""
+        return prod(self.parallel.get(axis, 1) for axis in SHARDING)
 
     @property
     def stages(self) -> int:
@@ -58,20 +56,26 @@ class Combination:
         return self.parallel.get(PIPELINED, 1)
 
     @property
-    def tensor(self) -> int:
-        """GPUs that share samples, and divide products of matrices."""
-        return self.parallel.get(TENSOR, 1)
+    def division(self) -> Division:
+        """What is divided before the step is captured: products, sequences, and experts. It has no plan."""
+        tensor, context, experts = (self.parallel.get(axis, 1) for axis in (TENSOR, CONTEXT, EXPERTS))
+        return Division(tensor, context, experts)
+
+    @property
+    def sharing(self) -> int:
+        """GPUs that share samples: the stages of a pipeline, and those that divide products or sequences."""
+        return prod(self.parallel.get(axis, 1) for axis in (PIPELINED, CONTEXT, TENSOR))
 
     @property
     def global_batch(self) -> int:
         """Samples of all GPUs in a step."""
-        data_parallel = prod(size for name, size in self.axes if name in (REPLICATED, SHARDED))
+        data_parallel = prod(size for _, size in self.axes) // self.sharing
         return self.micro_batch * self.accumulate * data_parallel
 
     @property
     def samples(self) -> float:
         """Samples in a step for each GPU: a part of one where several share it."""
-        return self.global_batch / prod(size for _, size in self.axes)
+        return self.micro_batch * self.accumulate / self.sharing
 
 
 def factorisations(number: int, axes: Sequence[str]) -> Iterator[Axes]:
@@ -83,6 +87,16 @@ def factorisations(number: int, axes: Sequence[str]) -> Iterator[Axes]:
     for size in range(1, number + 1):
         if number % size == 0:
             yield from (((first, size), *rest) for rest in factorisations(number // size, others))
+
+
+def with_longer_ring(axes: Axes) -> Axes | None:
+    """Return axes with half of each sequence on a GPU, and weights in shards over as many; None: shards have none left to share it."""
+    sizes = dict(axes)
+    shards, odd = divmod(sizes.get(SHARDED, 1), 2)
+    if odd:
+        return None
+    sizes |= {SHARDED: shards, CONTEXT: 2 * sizes.get(CONTEXT, 1)}
+    return tuple((axis, sizes[axis]) for axis in AXES if axis in sizes)
 
 
 def micro_batches(batch_size: int | None, most: int) -> Iterator[int]:
@@ -115,7 +129,7 @@ def combinations(
         one = Combination(axes, True, checkpointing, micro_batch)
         accumulate, rest = ROUNDS * one.stages if one.stages > 1 else 1, 0
         if batch_size is not None:
-            accumulate, rest = divmod(batch_size * one.stages * one.tensor, micro_batch)
+            accumulate, rest = divmod(batch_size * one.sharing, micro_batch)
         is_sharded, is_cut = one.shards > 1, one.stages > 1
         if rest or not accumulate or (accumulate > 1 and not (is_sharded or is_cut)):
             continue

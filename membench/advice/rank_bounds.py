@@ -11,7 +11,7 @@ from membench.advice.step_numbers import PassNumbers, PlaceNumbers, StepNumbers
 from membench.core.collective import Collective, CollectiveKind
 from membench.core.mesh import Mesh
 from membench.core.pipeline import Action, ActionKind, Pipeline
-from membench.core.sharding import REPLICATED
+from membench.core.sharding import REPLICATED, Sharding
 from membench.cost.collectives import collective_time_s
 from membench.steps.parallel.ranks import Ranks
 
@@ -181,12 +181,15 @@ def communication_s(numbers: StepNumbers, ranks: Ranks) -> tuple[dict[str, float
     """Return the seconds of a micro-batch's collectives on each axis of data parallelism, and those behind the last kernel."""
     by_axis: dict[str, float] = {}
     last_s = 0.0
-    for found in _collectives(numbers, ranks):
-        of_group = [(each.axis, _time_s(ranks.mesh, each)) for each in found]
-        for axis, time_s in of_group:
-            by_axis[axis] = by_axis.get(axis, 0.0) + time_s
-        last_s = max(last_s, sum(time_s for _, time_s in of_group))
-    return by_axis, 2 * last_s
+    for sharding in (ranks.sharding, *([ranks.experts] if ranks.experts else ())):
+        longest_s = 0.0
+        for found in _collectives(numbers, ranks.mesh, sharding):
+            of_group = [(each.axis, _time_s(ranks.mesh, each)) for each in found]
+            for axis, time_s in of_group:
+                by_axis[axis] = by_axis.get(axis, 0.0) + time_s
+            longest_s = max(longest_s, sum(time_s for _, time_s in of_group))
+        last_s += 2 * longest_s
+    return by_axis, last_s
 
 
 @cache
@@ -195,16 +198,16 @@ def _time_s(mesh: Mesh, collective: Collective) -> float:
     return collective_time_s(mesh.cluster, mesh.group(collective.axis), collective)
 
 
-def _collectives(numbers: StepNumbers, ranks: Ranks) -> Iterable[list[Collective]]:
+def _collectives(numbers: StepNumbers, mesh: Mesh, sharding: Sharding | None) -> Iterable[list[Collective]]:
     """Yield the collectives of each group of weights that are gathered together, the root's last."""
-    sharding = ranks.sharding
     if sharding is None:
         whole = sum(elements * itemsize for elements, itemsize in numbers.reduced.values())
-        if REPLICATED in ranks.mesh.sizes:
+        if REPLICATED in mesh.sizes:
             yield [Collective(CollectiveKind.ALL_REDUCE, whole, REPLICATED)]
         return
     grouped = {name for names in sharding.groups for name in names}
-    root = [name for name in numbers.gathered if name not in grouped]
+    members = numbers.gathered if sharding.members is None else sharding.members
+    root = [name for name in numbers.gathered if name in members and name not in grouped]
     for names in (*sharding.groups, root):
         gathered = sum(numbers.gathered.get(name, 0) for name in names)
         gathers = 1 if names is root or not sharding.reshard_after_forward else 2

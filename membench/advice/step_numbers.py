@@ -246,15 +246,17 @@ def _times_s(graph: TaskGraph, cost: RooflineCost) -> Iterable[tuple[Task, float
 
     Other work of a step delays kernels further, and never makes one earlier.
     """
-    position_s, exchanged_s = 0.0, 0.0
+    position_s = 0.0
+    exchanged_s: defaultdict[str, float] = defaultdict(float)  # by stream
     there_s: dict[int, float] = {}
     for task in graph.tasks:
         if task.phase is Phase.UPDATE or task.on_host:
             continue
         ready_s = max((there_s.get(block, 0.0) for block in (*task.reads, *task.writes)), default=0.0)
         if task.collective is not None:
-            exchanged_s = max(exchanged_s, ready_s) + cost.task_time_s(task)
-            there_s |= dict.fromkeys(task.writes, exchanged_s)
+            stream = task.collective.stream
+            exchanged_s[stream] = max(exchanged_s[stream], ready_s) + cost.task_time_s(task)
+            there_s |= dict.fromkeys(task.writes, exchanged_s[stream])
             continue
         kernel_s, wait_s = cost.task_time_s(task), max(0.0, ready_s - position_s)
         position_s += wait_s + kernel_s

@@ -71,9 +71,10 @@ _POLL_S = 1e-5
 
 
 def _reduce_scatter_on_cpu(whole: Tensor, operation: str, ranks: int, group: Any) -> Tensor:
-    """Return this rank's part of a sum, as Gloo makes it: by an all-reduce in a copy, which its own thread would give back."""
+    """Return this rank's part of a sum, as Gloo makes it: by an all-reduce in a copy, which is in memory of Python's."""
     processes = process_group(group)
-    return _all_reduce_on_cpu(whole, operation, group).chunk(ranks)[processes.rank()].clone()
+    copy = torch.frombuffer(bytearray(whole.nbytes), dtype=whole.dtype).view(whole.shape).copy_(whole)
+    return distributed.all_reduce(copy, operation, processes).chunk(ranks)[processes.rank()].clone()
 
 
 def _all_reduce_on_cpu(tensor: Tensor, operation: str, group: Any) -> Tensor:

@@ -15,7 +15,7 @@ kernels=inductor the step as torch.compile runs it. In addition:
     time_limit=6     seconds for a step that plain PyTorch has no room for; or none
     tracking=offline, online    logs the table, the page and the figures to W&B
 
-On several GPUs (cluster=dgx_h100 ...) it searches for the fastest combination of sharding, checkpointing and micro-batch:
+On several GPUs (cluster=dgx_h100 ...) it searches for the fastest combination of parallelism, checkpointing and micro-batch:
 
     membench advise model=llama_70b cluster=dgx_h100 nodes=8
     membench advise model=llama_70b cluster=dgx_h100 nodes=8 batch_size=4 checkpointing=selective,full

@@ -89,7 +89,7 @@ def _output(dtype: str, shape: list[int], stride: list[int], offset: int, size_b
 def _identity(device: torch.device) -> dict[str, Any]:
     """Return everything that determines costs except an operator and its shapes."""
     return {
-        "contents": "costs, outputs and both kinds of copies",
+        "contents": "memory, seconds and outputs of calls, both kinds of copies",
         "device": torch.cuda.get_device_name(device),
         "driver": driver_version(),
         "torch": torch.__version__,

@@ -78,13 +78,13 @@ class MeasuredCost(CostModel):
             OutputMismatch: operators return, or returned when they were measured, other outputs than the graph has.
             UnsupportedModel: an operator does not run on synthetic data.
         """
-        operators = [task for task in graph.tasks if task.call is not None and not task.collective]
+        operators = [task for task in graph.tasks if _is_operator(task)]
         prepare((task.call for task in operators), self.device)
         # backward operators last: they would write past the end of a workspace that was taken to be smaller
         for is_backward in (False, True):
             chosen = [task for task in operators if (task.phase is Phase.BACKWARD) is is_backward]
             self._measure_missing(chosen, graph)
-        tasks = (replace(task, workspace_bytes=self._cost_of(task).workspace_bytes) for task in graph.tasks)
+        tasks = (replace(task, workspace_bytes=self._workspace_bytes(task)) for task in graph.tasks)
         is_linear = any(task.kind is Kind.LINEAR for task in graph.tasks)
         return replace(graph, tasks=tuple(tasks), overhead_bytes=self._library_bytes if is_linear else 0)
 
@@ -106,12 +106,15 @@ class MeasuredCost(CostModel):
 
     def _cost_of(self, task: Task) -> OperatorCost:
         if task.phase is Phase.UPDATE:
-            return OperatorCost(task.workspace_bytes, self.update_times_s.get(task.name, 0.0), ())
-        if (
-            task.call is None or task.collective
-        ):  # it takes over what the caller passes, or waits for other ranks
+            return OperatorCost(0, self.update_times_s.get(task.name, 0.0), ())
+        if not _is_operator(task):
             return OperatorCost(0, 0.0, ())
         return self._measured[key_of(task)]
+
+    def _workspace_bytes(self, task: Task) -> int:
+        if task.phase is Phase.UPDATE:
+            return task.workspace_bytes
+        return self._measured[key_of(task)].workspace_bytes(task) if _is_operator(task) else 0
 
     def _check_outputs(self, keys: list[Hashable], operators: list[Task], graph: TaskGraph) -> None:
         found = {}
@@ -130,8 +133,7 @@ class MeasuredCost(CostModel):
 
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
         """Return the operator as torch runs it: within one process there is no choice."""
-        measured = self._cost_of(task)
-        return (Algorithm("", measured.workspace_bytes, measured.time_s),)
+        return (Algorithm("", self._workspace_bytes(task), self.task_time_s(task)),)
 
     def launch_time_s(self, task: Task) -> float:
         """Return 0: a task's time is that of kernels that follow other kernels."""
@@ -222,3 +224,8 @@ def _held_without_libraries(device: torch.device) -> int:
 
 def _held_bytes(device: torch.device) -> int:
     return torch.accelerator.memory_allocated(device) if device.type != "cpu" else 0
+
+
+def _is_operator(task: Task) -> bool:
+    """Return whether a task runs by itself: it does not take over what the caller passes, or wait for other ranks."""
+    return task.call is not None and not task.collective

@@ -1,9 +1,9 @@
-"""Costs of isolated operators on a device: workspace, in addition to arguments and outputs, and seconds."""
+"""Costs of isolated operators on a device: memory in addition to the arguments, and seconds."""
 
 import math
 import statistics
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -48,16 +48,30 @@ class OperatorCost:
     """The measured cost of one operator call.
 
     Attributes:
-        workspace_bytes: peak memory in addition to arguments and outputs.
+        held_bytes: peak memory in addition to the arguments.
         time_s: seconds for which the device is busy.
         outputs: what the operator returned, which may differ from its shape function's outputs.
         issue_time_s: seconds of the host's call; 0 if the host is the device.
     """
 
-    workspace_bytes: int
+    held_bytes: int
     time_s: float
     outputs: Outputs
     issue_time_s: float = 0.0
+
+    def workspace_bytes(self, task: Task) -> int:
+        """Return the peak in addition to the blocks that a task creates.
+
+        Equal calls may create different ones: outputs in one memory are one block, or, as gradients of two weights, two.
+        """
+        assert task.call is not None
+        pairs = zip(task.call.outputs, self.outputs, strict=True)
+        sizes = {
+            value.block: output.size_bytes
+            for value, output in pairs
+            if value is not None and output is not None
+        }
+        return max(0, self.held_bytes - sum(sizes[block] for block in task.creates if block in sizes))
 
 
 class OutputMismatch(UnsupportedModel):
@@ -115,21 +129,18 @@ def _on_accelerator(
     tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
 ) -> dict[Hashable, OperatorCost]:
     def measure(run: _IsolatedCall) -> OperatorCost:
-        outputs = outputs_of(run())
-        return _warm_on_accelerator(run, device, outputs, sum(_created_sizes_bytes(run.task, outputs)))
+        return _warm_on_accelerator(run, device, outputs_of(run()))
 
     wake(device)
     return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}
 
 
-def _warm_on_accelerator(
-    run: "_IsolatedCall", device: torch.device, outputs: Outputs, created_bytes: int
-) -> OperatorCost:
+def _warm_on_accelerator(run: "_IsolatedCall", device: torch.device, outputs: Outputs) -> OperatorCost:
     """Measure the peak after the libraries have chosen their kernels, then the host's call, then many runs of the kernels.
 
     The host may be slower than the kernels, so it issues all of them while the device is busy.
     """
-    workspace_bytes = max(0, accelerator_peak_bytes(run, device) - created_bytes)
+    held_bytes = accelerator_peak_bytes(run, device)
     once_s = time_s(run, 1)
     fewest, most = _REPETITIONS
     repetitions = max(fewest, min(most, round(_TIMED_S / max(once_s, 1e-9))))
@@ -137,7 +148,7 @@ def _warm_on_accelerator(
         repetitions = fewest
     issue_time_s = call_time_s(run, device)
     kernels_s = time_s(run, repetitions, busy_s=_MARGIN * repetitions * issue_time_s)
-    return OperatorCost(workspace_bytes, kernels_s / repetitions, outputs, issue_time_s)
+    return OperatorCost(held_bytes, kernels_s / repetitions, outputs, issue_time_s)
 
 
 def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) -> float:
@@ -169,8 +180,7 @@ def _on_cpu(
         result, held_bytes = with_cpu_peak(run)
         outputs = outputs_of(result)
         del result  # its memory is free in the runs that are timed, as a dead block's is in a step
-        workspace_bytes = max(0, held_bytes - sum(_created_sizes_bytes(run.task, outputs)))
-        return OperatorCost(workspace_bytes, _warm_on_cpu_s(run), outputs)
+        return OperatorCost(held_bytes, _warm_on_cpu_s(run), outputs)
 
     return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}
 
@@ -200,16 +210,6 @@ def _warm_on_cpu_s(run: "_IsolatedCall") -> float:
 def _evicting() -> Tensor:
     """Return a tensor that takes the place of others in the caches when it is read and written."""
     return torch.zeros(_CACHES_BYTES, dtype=torch.uint8)
-
-
-def _created_sizes_bytes(task: Task, outputs: Outputs) -> Iterable[int]:
-    """Return the sizes of the blocks that a task creates, as its operator returned them; those that it fills are arguments."""
-    assert task.call is not None
-    pairs = zip(task.call.outputs, outputs, strict=True)
-    sizes = {
-        value.block: output.size_bytes for value, output in pairs if value is not None and output is not None
-    }
-    return (sizes[block] for block in task.creates if block in sizes)
 
 
 class _IsolatedCall:

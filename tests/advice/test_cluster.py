@@ -2,10 +2,7 @@
 
 import ast
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
-from threading import Lock
 from typing import Any
 
 import pytest
@@ -13,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import membench
-from membench.advice import cluster_jobs, cluster_search
-from membench.advice.cluster_advice import RankPlan
+from membench.advice import cluster_jobs
 from membench.advice.cluster_code import program, torchtitan
-from membench.advice.cluster_search import ClusterSearch
 from membench.advice.cluster_text import lines, values
 from membench.advice.combinations import Combination
-from membench.advice.rank_bounds import least_rank_bytes, least_step_time_s, rank_states_bytes
+from membench.advice.rank_bounds import least_step_time_s
 from membench.advice.rank_options import RankOptions
 from membench.core import configuration
 from membench.core.errors import MembenchError
@@ -32,7 +27,9 @@ from membench.models.checkpointing import Checkpointing, with_checkpointing
 from membench.models.llama import Llama, TokenLoss
 from membench.planning.parallel.pipeline import pipelined
 from membench.steps.arguments import as_update, workload_of
-from membench.steps.parallel.ranks import Ranks, ranks_of
+from membench.steps.parallel.division import Division
+from membench.steps.parallel.ranks import Ranks
+from tests.helpers.cluster_advice import advised, bounds
 
 KINDS = (Checkpointing.NONE, Checkpointing.FULL)
 CARD = replace(configuration.load("device", "h100"), memory_bytes=4100 * MIB, context_bytes=100 * MIB)
@@ -67,19 +64,10 @@ PIPELINES = replace(
 )
 
 
-class Here(cluster_jobs.Jobs):
-    """Runs jobs in this process."""
-
-    def __init__(self, step: cluster_jobs.Step, _: int | None) -> None:
-        self._step, self._workers, self._here = step, None, Lock()
-
-
 def advice(
     shown: int | None, options: RankOptions = OPTIONS, of: Workload | None = None
 ) -> membench.ClusterAdvice:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_search, "Jobs", Here)
-        return ClusterSearch(of or workload(), options, as_update("adamw"), shown).advice(processes=1)
+    return advised(of or workload(), options, shown)
 
 
 @pytest.fixture(scope="module")
@@ -95,32 +83,6 @@ def test_pruning_keeps_the_fastest(exhaustive: membench.ClusterAdvice) -> None:
         assert len(found.plans) + found.too_large + found.too_slow + found.failed == found.searched
     assert {plan.combination.checkpointing for plan in exhaustive.plans} > {Checkpointing.FULL}
     assert exhaustive.too_large > 0
-
-
-def bounds(
-    found: membench.ClusterAdvice, options: RankOptions, of: Workload
-) -> Iterator[tuple[RankPlan, int, float]]:
-    """Yield each row with the bounds on the memory of its fullest rank and on its time."""
-    update = as_update("adamw")
-    blocks = tuple(f"blocks.{number}" for number in range(len(of.module.blocks)))  # type: ignore[arg-type]
-    step = cluster_jobs.Step(of, {"LlamaBlock"}, blocks, options.cluster, None, update, None, None)
-    numbered = cache(lambda variant: cluster_jobs.captured(step, variant).numbers)
-    weights = {name: weight.numel() * weight.itemsize for name, weight in of.module.named_parameters()}
-    states = cluster_jobs.state_bytes(step)
-    for plan in found.plans:
-        row = plan.combination
-        numbers = numbered(replace(cluster_jobs.Variant.of(row), is_cut=False))
-        ranks = ranks_of(
-            of.module,
-            options.cluster,
-            parallel=row.parallel,
-            accumulate=row.accumulate,
-            reshard_after_forward=row.reshard_after_forward and row.stages == 1,
-            reduce_dtype=options.reduce_dtype,
-        )
-        parts = row.shards * row.tensor
-        held = rank_states_bytes(weights, states, numbers.reduced, parts) if row.shards > 1 else {}
-        yield plan, least_rank_bytes(numbers, ranks, held, 0), least_step_time_s(numbers, ranks)
 
 
 def test_bounds_are_not_above_what_is_predicted(exhaustive: membench.ClusterAdvice) -> None:
@@ -234,7 +196,7 @@ def test_a_deep_network_has_the_numbers_of_a_copy_with_few_blocks(kind: Checkpoi
     of = workload_of(module, TokenLoss(), (tokens, tokens), precision="bf16")
     step = cluster_jobs.Step(of, {"LlamaBlock"}, names, CLUSTER, None, as_update("adamw"), None, None)
     for tensor in (1, 2) if kind is Checkpointing.FULL else (1,):
-        variant = cluster_jobs.Variant(kind, 1, tensor)
+        variant = cluster_jobs.Variant(kind, 1, Division(tensor))
         found = cluster_jobs.numbers_of(step, variant)
         whole = cluster_jobs.captured(step, variant).numbers
         assert found is not None and found.is_near(whole) and found.at == whole.at
@@ -315,8 +277,7 @@ def test_where_nothing_fits_the_nearest_is_named() -> None:
         ({"nodes": 0}, "nodes is a positive whole number, not 0"),
         ({"parallel": {"fsdp": 3}}, "fsdp 3 is for 3 devices, but the cluster has 8"),
         ({"parallel": {"xp": 8}}, "there is no axis xp"),
-        ({"parallel": {"fsdp": 4, "cp": 2}}, "leave cp out of parallel"),
-        ({"parallel": {"fsdp": 4, "ep": 2}}, "leave ep out of parallel"),
+        ({"parallel": {"fsdp": 4, "ep": 2}}, "no module with an attribute num_experts"),
         ({"machine": "laptop"}, "there is no machine 'laptop'"),
         ({"device": "a100_80gb"}, "the cluster's GPUs are h100"),
         ({"checkpointing": ["some"]}, "checkpointing is one of none, selective, every_second, full"),

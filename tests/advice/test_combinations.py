@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from membench.advice.combinations import (
-    AXES,
     ROUNDS,
     Combination,
     combinations,
     factorisations,
     micro_batches,
+    with_longer_ring,
 )
 from membench.models.checkpointing import Checkpointing
+from membench.steps.parallel.ranks import AXES
 
 
 @given(st.integers(1, 96), st.integers(1, 3))
@@ -41,7 +42,7 @@ def test_without_a_batch_the_largest_micro_batch_is_given() -> None:
 def test_combinations_differ_and_leave_out_what_does_not_apply(
     number: int, micro_batch: int, batch_size: int
 ) -> None:
-    meshes = list(factorisations(number, AXES))
+    meshes = list(factorisations(number, tuple(AXES)))
     found = list(combinations(meshes, Checkpointing.FULL, micro_batch, batch_size))
     assert len(set(found)) == len(found)
     for each in found:
@@ -50,10 +51,27 @@ def test_combinations_differ_and_leave_out_what_does_not_apply(
             assert each.reshard_after_forward and (each.accumulate == 1 or each.stages > 1)
         elif each.stages > 1:
             assert not each.reshard_after_forward
-    divided = [axes for axes in meshes if batch_size * dict(axes)["pp"] * dict(axes)["tp"] % micro_batch == 0]
+    shared = ("pp", "cp", "tp")
+    divided = [
+        axes for axes in meshes if batch_size * prod(dict(axes)[axis] for axis in shared) % micro_batch == 0
+    ]
     assert {each.axes for each in found if each.shards > 1} == {
-        axes for axes in divided if dict(axes)["fsdp"] > 1
+        axes for axes in divided if any(dict(axes)[axis] > 1 for axis in ("fsdp", "cp", "ep"))
     }
+
+
+@given(st.integers(1, 64))
+def test_a_longer_ring_takes_gpus_from_the_shards_alone(number: int) -> None:
+    for axes in factorisations(number, tuple(AXES)):
+        longer = with_longer_ring(axes)
+        assert (longer is None) is (dict(axes)["fsdp"] % 2 == 1)
+        if longer is not None:
+            before, after = (
+                Combination(each, True, Checkpointing.FULL, 1, accumulate=2) for each in (axes, longer)
+            )
+            assert tuple(dict(longer)) == tuple(AXES)
+            assert after.shards == before.shards and after.samples == before.samples / 2
+            assert after.division.context == 2 * before.division.context
 
 
 def test_without_a_batch_some_rounds_of_micro_batches_pass_a_pipeline() -> None:

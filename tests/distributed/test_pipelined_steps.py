@@ -54,9 +54,7 @@ def check(case: str, found: list[Any], processes: int) -> None:
     assert len(found) == processes
     for rank, (differing, predicted_bytes, measured_bytes) in enumerate(found):
         assert not differing, f"process {rank}"
-        # the first stage of LSTMs was measured to hold 192 bytes less than predicted, why is not known
-        spare_bytes = 192 if "lstm/eager" in case else 0
-        assert 0 <= predicted_bytes - measured_bytes <= spare_bytes, f"process {rank}"
+        assert predicted_bytes == measured_bytes, f"process {rank}"
 
 
 @pytest.mark.parametrize("case", QUICK)

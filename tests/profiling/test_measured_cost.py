@@ -9,7 +9,8 @@ from torch import nn
 
 from membench.capture.capture import Captures
 from membench.codecs.rows import csr
-from membench.core.task_graph import Phase, Task
+from membench.core.call import Call, Output, Value
+from membench.core.task_graph import Kind, Phase, Task
 from membench.core.workload import Workload
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OperatorCost, OutputMismatch, measure_operators
@@ -31,6 +32,17 @@ def test_costs_are_of_the_kernels_that_are_switched_on(monkeypatch: pytest.Monke
         fresh = MeasuredCost(torch.device("cpu"))
         workspaces = [task.workspace_bytes for task in fresh.annotate(graph).tasks]
         assert [task.workspace_bytes for task in kept.annotate(graph).tasks] == workspaces
+
+
+def test_outputs_in_one_memory_count_once_for_each_block_that_a_task_makes_of_them() -> None:
+    outputs = (Output(torch.float32, (48,), (1,), 0, 192),) * 2
+    cost = OperatorCost(held_bytes=1000, time_s=0.0, outputs=outputs)
+    for blocks, workspace_bytes in (((3, 3), 808), ((3, 4), 616)):
+        values = tuple(Value(block, torch.float32, (48,), (1,), 0) for block in blocks)
+        creates = tuple(set(blocks))
+        call = Call("aten.gradients.default", (), (), values)
+        task = Task(0, "", Kind.OTHER, Phase.BACKWARD, 0, (), creates, creates, call=call)
+        assert cost.workspace_bytes(task) == workspace_bytes
 
 
 def test_no_backward_operator_is_measured_on_a_workspace_that_was_taken_to_be_smaller(

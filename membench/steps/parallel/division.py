@@ -36,6 +36,16 @@ class Division:
     experts: int = 1
     plan: Plan | None = None
 
+    @property
+    def axes(self) -> dict[str, int]:
+        """The axes of more than one rank, from the outermost to the innermost."""
+        sizes = {
+            context_parallel.AXIS: self.context,
+            expert_parallel.AXIS: self.experts,
+            tensor_parallel.AXIS: self.tensor,
+        }
+        return {name: size for name, size in sizes.items() if size > 1}
+
     @contextmanager
     def divided(self, workload: Workload) -> Iterator[Workload]:
         """Let a block capture a workload as the first rank has it; its loss may be of logits in parts, as in `loss_parallel`.
@@ -45,12 +55,7 @@ class Division:
         """
         from torch.distributed.device_mesh import init_device_mesh  # takes a second
 
-        axes = {
-            context_parallel.AXIS: self.context,
-            expert_parallel.AXIS: self.experts,
-            tensor_parallel.AXIS: self.tensor,
-        }
-        axes = {name: size for name, size in axes.items() if size > 1}
+        axes = self.axes
         with ExitStack() as stack:
             stack.enter_context(_one_rank_of(prod(axes.values())))
             mesh = init_device_mesh("cuda", tuple(axes.values()), mesh_dim_names=tuple(axes))
