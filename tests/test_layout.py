@@ -15,7 +15,7 @@ BEHAVIOURS = {
     "capture": {"aten_on_cuda"},
     "codecs": {"cuda_kernels"},
     "models": {"model_configurations"},
-    "steps": {"disk", "host_memory", "loops", "predicted_pipeline"},
+    "steps": {"disk", "host_memory", "loops"},
     "strategies": {"shared_weights"},
     "sweep": {"cluster", "slurm", "sweep"},
 }

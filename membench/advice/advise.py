@@ -23,7 +23,7 @@ from membench.advice.trust import trusts
 from membench.advice.work import Work
 from membench.core import configuration
 from membench.core.cluster import Cluster
-from membench.core.device import DeviceProfile
+from membench.core.device import DeviceProfile, as_device
 from membench.core.fully_sharded import check_whole
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
@@ -35,7 +35,6 @@ from membench.planning.rewrites.update import add_update
 from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
-    as_device,
     as_machine,
     as_strategy,
     as_update,

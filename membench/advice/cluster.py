@@ -1,7 +1,6 @@
 """`membench.advise` on several GPUs: which combination of parallelism, checkpointing and micro-batch fits, and is the fastest?"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from membench.core.errors import MembenchError
 from membench.core.fully_sharded import check_whole
 from membench.core.machine import Machine
 from membench.models.checkpointing import Checkpointing
-from membench.steps.arguments import OptimizerLike, as_cluster, as_device, as_machine, as_update, workload_of
+from membench.steps.arguments import OptimizerLike, as_cluster, as_machine, as_update, workload_of
 
 
 def advise_cluster(
@@ -49,12 +48,12 @@ def advise_cluster(
         MembenchError: an argument is invalid, or contradicts the cluster.
     """
     check(COUNT, nodes=nodes)
-    found = replace(as_cluster(cluster), hosts=nodes)
-    if isinstance(device, str) and found.device and device != found.device:
-        raise MembenchError(f"device={device!r}: the cluster's GPUs are {found.device}; leave device out")
+    own, name = as_cluster(cluster), cluster if isinstance(cluster, str) else ""
+    found = as_cluster(own, nodes=nodes, device=device)
+    if isinstance(device, str) and own.device and found.profile != own.profile:
+        raise MembenchError(f"device={device!r}: the cluster's GPUs are {own.device_name}; leave device out")
     kinds = tuple(choice(Checkpointing, "checkpointing", each) for each in checkpointing or Checkpointing)
-    profile, name = as_device(device or found.device or None), cluster if isinstance(cluster, str) else ""
-    options = RankOptions(found, profile, name, checkpointing=kinds, machine=as_machine(machine), **ranks)
+    options = RankOptions(found, name, checkpointing=kinds, machine=as_machine(machine), **ranks)
     check_whole(module)
     work = workload_of(module, loss, batch, precision=precision)
     search = ClusterSearch(work, options, as_update(optimizer))

@@ -49,8 +49,8 @@ class ClusterAdvice:
 
     Attributes:
         model: name of the workload.
-        cluster: with as many hosts as are asked for.
-        cluster_name, device: their names; the former is empty where the cluster is a description.
+        cluster: with as many hosts as are asked for, and with their device.
+        cluster_name: empty where the cluster is a description.
         batch_size: samples in a step for each GPU, held fixed; None: those of the micro-batch, as large as fits.
         tokens: of a sample; None: samples are not sequences.
         compiled: how the module is, `BLOCK_BY_BLOCK` or `AS_GIVEN`; empty: it is not.
@@ -66,7 +66,6 @@ class ClusterAdvice:
         refused: kinds of checkpointing that the program does not allow, and why.
         nearest: where none fits.
         states_bytes: weights, gradients and optimizer's states of all GPUs that share them.
-        free_bytes: of a GPU, next to its context.
     """
 
     model: str
@@ -75,7 +74,6 @@ class ClusterAdvice:
     reduce_dtype: str | None
     cluster: Cluster
     cluster_name: str
-    device: str
     batch_size: int | None
     tokens: int | None
     compiled: str
@@ -92,7 +90,16 @@ class ClusterAdvice:
     refused: Mapping[str, str]
     nearest: Nearest | None
     states_bytes: int
-    free_bytes: int
+
+    @property
+    def device(self) -> str:
+        """Name of the device."""
+        return self.cluster.device_name
+
+    @property
+    def free_bytes(self) -> int:
+        """Of a GPU, next to its context."""
+        return self.cluster.free_bytes
 
     @property
     def fits(self) -> bool:

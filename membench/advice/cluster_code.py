@@ -8,7 +8,6 @@ Names of options, and their defaults, are those of torchtitan 0.2.2 (torchtitan/
 """
 
 from collections.abc import Iterator, Mapping
-from math import prod
 
 from membench.advice.cluster_advice import BLOCK_BY_BLOCK, ClusterAdvice
 from membench.advice.combinations import Combination
@@ -280,8 +279,3 @@ def _of_checkpointing(mode: Checkpointing) -> dict[str, str]:
             return {name: "selective", option: "2"}
         case _:
             return {name: str(mode)}
-
-
-def gpus(advice: ClusterAdvice) -> int:
-    """Return the number of GPUs."""
-    return prod((advice.cluster.hosts, advice.cluster.devices_per_host))

@@ -28,7 +28,6 @@ from membench.core import configuration
 from membench.core.arguments import tensors_in
 from membench.core.call import Value
 from membench.core.cluster import Cluster
-from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.garbage import without_collection
 from membench.core.kernels import Compiled
@@ -37,7 +36,6 @@ from membench.core.mesh import Mesh
 from membench.core.optimizer import UpdateOf, WeightUpdate
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.workload import Workload
-from membench.cost.roofline import RooflineCost
 from membench.models.checkpointing import Checkpointing, with_checkpointing
 from membench.planning.rewrites.update import updated_workload
 from membench.steps.parallel.context_parallel import AXIS as CONTEXT
@@ -45,9 +43,9 @@ from membench.steps.parallel.division import Division
 from membench.steps.parallel.ranks import Ranks
 from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
 from membench.steps.parallel.tensor_parallel import Plan
-from membench.steps.predict import predict_rank, rank_cost
 from membench.steps.predicted.fused_graphs import step_graphs
 from membench.steps.predicted.prediction import Prediction
+from membench.steps.predicted.rank_step import RankStep, rank_cost
 from membench.strategies.pytorch import PyTorch
 
 Run = Callable[..., Any]
@@ -61,7 +59,8 @@ class Step:
     Attributes:
         classes: names of the classes of its blocks.
         blocks: their names, in order.
-        cluster: with all its hosts.
+        cluster: with all its hosts, and with their device.
+        machine: of each host; None: the one of ``conf/machine/server.yaml``.
         update: of the weights; None: the step ends with the gradients.
         tensor_parallel: see `Division.plan`.
         compiled: what of it was given to `torch.compile`; None: nothing.
@@ -70,9 +69,8 @@ class Step:
     workload: Workload
     classes: Set[str]
     blocks: tuple[str, ...]
-    device: DeviceProfile
-    machine: Machine | None
     cluster: Cluster
+    machine: Machine | None
     update: WeightUpdate | None
     tensor_parallel: Plan | None
     compiled: Compiled | None
@@ -170,9 +168,8 @@ def predicted(step: bytes | Step, program: Program, ranks: Ranks) -> Prediction:
     def update() -> UpdateOf | None:
         return None if of.update is None else CapturedUpdate(of.update, of.workload.module)
 
-    cost = rank_cost(of.device, efficiency, of.machine, ranks)
     samples = program.variant.samples
-    return predict_rank(lambda _: graph, samples, PyTorch(), of.device, cost, update, ranks)
+    return RankStep(lambda _: graph, samples, PyTorch(), ranks, update, efficiency, of.machine).predicted()
 
 
 @without_collection()
@@ -255,7 +252,7 @@ def _captured(of: Step, module: nn.Module, variant: Variant) -> tuple[TaskGraph,
         raise MembenchError(
             f"no attention of {type(module).__name__} passes keys and values between GPUs that divide a sequence; leave {CONTEXT} out of parallel"
         )
-    cost = RooflineCost(of.device, framework.efficiency, mesh=mesh)
+    cost = rank_cost(mesh, framework.efficiency, of.machine)
     return graph, StepNumbers.of(graph, cost, of.blocks)
 
 

@@ -43,8 +43,9 @@ from membench.core.optimizer import WeightUpdate
 from membench.core.pipeline import PIPELINED
 from membench.core.workload import Workload
 from membench.models.checkpointing import Checkpointing, blocks_of
+from membench.steps.parallel.blocks import repeated_classes, stage_begins
 from membench.steps.parallel.division import Division
-from membench.steps.parallel.ranks import Ranks, repeated_classes, stage_begins
+from membench.steps.parallel.ranks import Ranks
 from membench.steps.predicted.fused_graphs import compiled_parts
 from membench.steps.predicted.prediction import Prediction
 
@@ -93,9 +94,9 @@ class ClusterSearch:
         blocks = tuple(_places(module, classes))
         if compiled is not None and options.kernels is not None:
             compiled = Compiled(blocks)
-        of_rank = options.device, options.machine, options.cluster, update, options.tensor_parallel
+        of_rank = options.cluster, options.machine, update, options.tensor_parallel
         self._step = Step(workload, classes, blocks, *of_rank, compiled)
-        self._options, self._shown = options, shown
+        self._options, self._shown, self._free_bytes = options, shown, options.cluster.free_bytes
         self._meshes = Meshes(workload, options, len(blocks))
         self._refused = dict(self._meshes.refused)
         self._weights: dict[str, Tensor] = dict(module.named_parameters())
@@ -251,7 +252,7 @@ class ClusterSearch:
         least = int(sum(states.values()) / combination.stages)
         if numbers is not None:
             least = least_rank_bytes(numbers, self._meshes.ranks(combination), states, gradients)
-        if least <= self._options.free_bytes:
+        if least <= self._free_bytes:
             return True
         self._by_bound += 1
         self._note(combination, least, is_bound=True)
@@ -331,7 +332,6 @@ class ClusterSearch:
             reduce_dtype=None if reduce_dtype is None else str(reduce_dtype).removeprefix("torch."),
             cluster=options.cluster,
             cluster_name=options.name,
-            device=options.device.name,
             batch_size=options.batch_size,
             tokens=tokens_of(workload),
             compiled=self._how_compiled,
@@ -351,7 +351,6 @@ class ClusterSearch:
             refused={name: str(error) for name, error in self._refused.items()},
             nearest=None if self._plans else self._nearest,
             states_bytes=states_bytes,
-            free_bytes=options.free_bytes,
         )
 
 

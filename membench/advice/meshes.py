@@ -148,7 +148,6 @@ class Meshes:
         return ranks_of(
             self._workload.module,
             options.cluster,
-            nodes=options.cluster.hosts,
             parallel=dict(axes),
             accumulate=accumulate,
             wrapped=options.wrapped,

@@ -45,7 +45,7 @@ class Target:
     @property
     def free_bytes(self) -> int:
         """What the context leaves of the device."""
-        return self.device.memory_bytes - (self.device.context_bytes or 0)
+        return self.device.free_bytes
 
     @property
     def room_bytes(self) -> int:

@@ -7,7 +7,6 @@ import torch
 
 from membench.core.checks import COUNT, check
 from membench.core.cluster import Cluster
-from membench.core.device import DeviceProfile
 from membench.core.machine import Machine
 from membench.models.checkpointing import Checkpointing
 from membench.steps.parallel.tensor_parallel import Plan
@@ -18,7 +17,7 @@ class RankOptions:
     """What is asked of a step on several GPUs.
 
     Attributes:
-        cluster: with all its hosts.
+        cluster: with all its hosts, and with their device.
         name: of the cluster; empty where it is a description.
         parallel: sizes of axes, ``{"fsdp": 8}``; None: all products that are the number of GPUs.
         wrapped, reduce_dtype, tensor_parallel: see `membench.predict`.
@@ -31,7 +30,6 @@ class RankOptions:
     """
 
     cluster: Cluster
-    device: DeviceProfile
     name: str = ""
     parallel: Mapping[str, int] | None = None
     wrapped: Sequence[str] | None = None
@@ -45,8 +43,3 @@ class RankOptions:
     def __post_init__(self) -> None:
         if self.batch_size is not None:
             check(COUNT, batch_size=self.batch_size)
-
-    @property
-    def free_bytes(self) -> int:
-        """What the context leaves of a device."""
-        return self.device.memory_bytes - (self.device.context_bytes or 0)

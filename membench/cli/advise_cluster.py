@@ -8,10 +8,10 @@ from typing import Any
 
 from hydra import compose
 
+from membench.cli.cluster_words import device_words
 from membench.cli.command_line import check_arguments
 from membench.cli.predict import read_parallel
 from membench.cli.words import Reader, each, read_count, take_config_dir, take_options, with_own_model
-from membench.core import configuration
 from membench.core.checks import choice
 from membench.core.errors import MembenchError
 from membench.core.precision import Precision
@@ -65,30 +65,22 @@ def parse_cluster(words: Sequence[str]) -> ClusterSettings:
     for name in _NOT_HERE:
         if name in given:
             raise MembenchError(f"{name} is not an option of advise on several GPUs")
-    cluster = choice(configuration.names("cluster"), "cluster", given["cluster"])
+    of_device = device_words(given)
     described = [word for word in described if not word.startswith("device=")]
-    described += [f"device={_device(cluster, given.get('device'))}", "framework=pytorch", "strategy=pytorch"]
+    described += [*of_device, "framework=pytorch", "strategy=pytorch"]
     described += [f"{name}={value}" for name, value in DEFAULTS.items() if name not in given]
     check_arguments(described, own)
     with hydra_composition(own):
         step = cell_configuration(compose("config", described))
     taken = {name: options.pop(name) for name in ("nodes", "output", "processes") if name in options}
     return ClusterSettings(
-        step, cluster, taken.get("nodes", 1), options, taken.get("output", "text"), taken.get("processes")
+        step,
+        given["cluster"],
+        taken.get("nodes", 1),
+        options,
+        taken.get("output", "text"),
+        taken.get("processes"),
     )
-
-
-def _device(cluster: str, given: str | None) -> str:
-    """Return the name of a cluster's device."""
-    own = configuration.read("cluster", cluster).get("device")
-    if own and given not in (None, own):
-        raise MembenchError(
-            f"device={given}: the GPUs of cluster {cluster} are {own}; leave device out, or choose another cluster"
-        )
-    device = own or given
-    if not device:
-        raise MembenchError(f"cluster {cluster} may have any device; name it as well, as in device=h100")
-    return str(device)
 
 
 def run_cluster(settings: ClusterSettings) -> int:
@@ -111,7 +103,6 @@ def run_cluster(settings: ClusterSettings) -> int:
         given["checkpointing"] = tuple(map(Checkpointing, kinds))
     options = RankOptions(
         replace(cell.cluster, hosts=settings.nodes),
-        cell.simulated_device,
         settings.cluster,
         reduce_dtype=reduced.dtype if reduced else torch.float32 if half else None,
         machine=cell.machine,

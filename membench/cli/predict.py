@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from hydra import compose
 
+from membench.cli.cluster_words import read_cluster
 from membench.cli.command_line import MULTIRUN, check_arguments
 from membench.cli.operators import operator_lines
 from membench.cli.words import (
@@ -46,7 +47,6 @@ from membench.cli.words import (
     take_config_dir,
     take_options,
 )
-from membench.core import configuration
 from membench.core.checks import COUNT, choice
 from membench.core.errors import MembenchError
 from membench.core.pipeline import PipelineSchedule
@@ -70,11 +70,13 @@ class Settings:
     Attributes:
         configuration: of the step of one GPU.
         ranks: options of `ranks_of`; None: there is one GPU.
+        nodes: hosts of the cluster.
         breakdown: print the time of each operator, too.
     """
 
     configuration: Configuration
     ranks: Mapping[str, Any] | None
+    nodes: int = 1
     breakdown: bool = False
 
 
@@ -86,6 +88,8 @@ def parse(words: Sequence[str]) -> Settings:
     refuse_flags(words)
     own_options, words = take_options(words, {"breakdown": partial(read_switch, "breakdown")})
     ranks, words = _take_ranks(words)
+    if ranks is not None and "nodes" in ranks:
+        own_options["nodes"] = ranks.pop("nodes")
     given = {word.partition("=")[0] for word in words}
     if "device" not in given:
         raise MembenchError("name the device, as in: membench predict model=resnet50 device=rtx4090")
@@ -115,8 +119,7 @@ def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         if ranks:
             raise MembenchError(f"{', '.join(ranks)}: name the cluster as well, as in cluster=dgx_h100")
         return None, others
-    name = choice(configuration.names("cluster"), "cluster", chosen["cluster"])
-    device = configuration.read("cluster", name).get("device")
+    _, device = read_cluster(chosen)
     return ranks, [*others, *([f"device={device}"] if device and "device" not in chosen else [])]
 
 
@@ -134,7 +137,7 @@ def read_parallel(text: str) -> dict[str, int]:
 def run(settings: Settings) -> int:
     """Print the prediction and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
-    from membench.steps.parallel.ranks import ranks_of
+    from membench.steps.parallel.ranks import ONE_RANK, ranks_of
     from membench.steps.predict import Predictor
     from membench.steps.predicted.breakdown import operator_times
     from membench.steps.predicted.fused_graphs import compiled_parts
@@ -144,7 +147,10 @@ def run(settings: Settings) -> int:
 
     cell = Cell.from_configuration(settings.configuration)
     workload, strategy = cell.workload(cell.batch_size), cell.method.strategy()
-    ranks = None if settings.ranks is None else ranks_of(workload.module, cell.cluster, **settings.ranks)
+    if settings.ranks is None:
+        ranks = ONE_RANK.on(cell.simulated_device)
+    else:
+        ranks = ranks_of(workload.module, replace(cell.cluster, hosts=settings.nodes), **settings.ranks)
     known, compiled = compiled_parts(workload.module, workload.loss, settings.configuration.get("kernels"))
     workload = replace(workload, compiled=known)
     predictor = Predictor(
@@ -152,15 +158,15 @@ def run(settings: Settings) -> int:
     )
     table: Sequence[str] = ()
     if settings.breakdown:
-        runs, cost = predictor.planned(cell.simulated_device, cell.simulated_machine)
-        prediction = predicted(runs, simulated_step(runs, cost), cell.simulated_device)
+        runs, cost = predictor.planned(machine=cell.simulated_machine)
+        prediction = predicted(runs, simulated_step(runs, cost), ranks.mesh.cluster.profile)
         table = ["", *operator_lines(operator_times(runs, cost), prediction.step_time_s)]
     else:
-        prediction = predictor.on(cell.simulated_device, cell.simulated_machine)
+        prediction = predictor.on(machine=cell.simulated_machine)
     values = [
         *_values(prediction),
         *_rates(cell, prediction),
-        *(_of_ranks(ranks, prediction) if ranks else ()),
+        *(_of_ranks(ranks, prediction) if settings.ranks is not None else ()),
     ]
     lines = [_step(workload.name, cell, prediction), *(f"  {name:<20} {value}" for name, value in values)]
     print("\n".join([*lines, *table]))

@@ -1,10 +1,11 @@
 """Cluster: the hosts and links through which several equal devices train one model."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from membench.core.checks import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, check
-from membench.core.device import DeviceProfile
+from membench.core.device import DeviceProfile, as_device
 from membench.core.errors import MembenchError
 
 
@@ -15,7 +16,7 @@ class Cluster:
     Attributes:
         hosts: number of machines; a file in conf/cluster describes one of them, and its network.
         devices_per_host: number of devices, all of one kind.
-        device: name of their profile in conf/device; empty where any device may be in the hosts.
+        device: their profile, or its name in conf/device; empty where any device may be in the hosts.
         devices_per_link: so many devices share each link to the host's memory.
         cores: CPU cores per host that sum its devices' gradients.
         core_bytes_per_s: bytes that one core reads and writes per second while it sums.
@@ -38,7 +39,7 @@ class Cluster:
 
     hosts: int = 1
     devices_per_host: int = 1
-    device: str = ""
+    device: str | DeviceProfile = field(default="", hash=False)  # a profile has rates by name, in a dict
     devices_per_link: int = 1
     cores: int = 1
     core_bytes_per_s: float = math.inf
@@ -103,13 +104,34 @@ class Cluster:
         """Return the seconds of that many bytes through one host's port; 0 with a single host."""
         return 0.0 if self.hosts == 1 else size_bytes / self.network_bytes_per_s + self.network_latency_s
 
-    def loaded(self, device: DeviceProfile) -> DeviceProfile:
-        """Return one device's profile while all devices copy at once, each at its share of the link's rate."""
+    @cached_property
+    def profile(self) -> DeviceProfile:
+        """The profile of each device, which has its link for itself.
+
+        Raises:
+            MembenchError: any device may be in the hosts, or there is none of that name.
+        """
+        return as_device(self.device or None)
+
+    @property
+    def device_name(self) -> str:
+        """Name of the devices; see `profile`."""
+        return self.profile.name
+
+    @property
+    def loaded(self) -> DeviceProfile:
+        """The profile of each device while all of them copy at once, each at its share of the link's rate; see `profile`."""
+        device = self.profile
         return replace(
             device,
             host_to_device_bytes_per_s=device.host_to_device_bytes_per_s / self.devices_per_link,
             device_to_host_bytes_per_s=device.device_to_host_bytes_per_s / self.devices_per_link,
         )
+
+    @property
+    def free_bytes(self) -> int:
+        """What the context leaves of each device's memory; see `profile`."""
+        return self.profile.free_bytes
 
 
 SINGLE_DEVICE = Cluster()

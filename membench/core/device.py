@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from membench.core import configuration
 from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
 from membench.core.errors import MembenchError
 from membench.core.precision import Precision
@@ -124,6 +125,26 @@ class DeviceProfile:
                 f"{self.name} does not multiply in fp8; choose a device that does, such as h100 or rtx4090, or train in bf16"
             )
         return self.precision_ops_per_s.get(precision, self.arithmetic_ops_per_s)
+
+    @property
+    def free_bytes(self) -> int:
+        """What the context leaves of the memory."""
+        return self.memory_bytes - (self.context_bytes or 0)
+
+
+def as_device(device: str | DeviceProfile | None) -> DeviceProfile:
+    """Return a simulated device that is given as a profile or by its name in ``conf/device``.
+
+    Raises:
+        MembenchError: there is no such device, or it is None.
+    """
+    if isinstance(device, DeviceProfile):
+        return device
+    if device is None:
+        known = ", ".join(configuration.names("device"))
+        raise MembenchError(f"a simulation needs a device; choose one of {known}")
+    profile: DeviceProfile = configuration.load("device", device)
+    return profile
 
 
 def file_name(name: str) -> str:

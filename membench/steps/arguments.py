@@ -102,25 +102,18 @@ def as_machine(machine: str | Machine | None, host_memory_bytes: int | None = No
     return machine if host_memory_bytes is None else replace(machine, memory_bytes=host_memory_bytes)
 
 
-def as_cluster(cluster: str | Cluster) -> Cluster:
+def as_cluster(
+    cluster: str | Cluster, *, nodes: int | None = None, device: str | DeviceProfile | None = None
+) -> Cluster:
     """Return a cluster that is given as such or by its name in ``conf/cluster``.
 
+    Args:
+        nodes: its hosts; None: as many as it has.
+        device: of its hosts; None: its own.
+
     Raises:
-        MembenchError: there is no such cluster.
+        MembenchError: there is no such cluster, or the number of hosts is not positive.
     """
     found: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
-    return found
-
-
-def as_device(device: str | DeviceProfile | None) -> DeviceProfile:
-    """Return a simulated device that is given as a profile or by its name in ``conf/device``.
-
-    Raises:
-        MembenchError: there is no such device, or it is None.
-    """
-    if isinstance(device, DeviceProfile):
-        return device
-    if device is None:
-        known = ", ".join(configuration.names("device"))
-        raise MembenchError(f"a simulation needs a device; choose one of {known}")
-    return configuration.load("device", device)
+    hosts = found.hosts if nodes is None else nodes
+    return replace(found, hosts=hosts, device=found.device if device is None else device)

@@ -17,12 +17,12 @@ from membench.capture.update import CapturedUpdate
 from membench.core import configuration, distributed
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
-from membench.core.device import DeviceProfile
+from membench.core.device import DeviceProfile, as_device
 from membench.core.errors import MembenchError
 from membench.core.kernels import Kernels
 from membench.core.machine import Machine
+from membench.core.optimizer import UpdateOf
 from membench.core.record import Source
-from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
@@ -35,7 +35,6 @@ from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
     as_cluster,
-    as_device,
     as_machine,
     as_strategy,
     as_update,
@@ -174,7 +173,7 @@ def compile(  # noqa: A001 (the field's term)
     workload = workload_at(batch)
     if Source.of(backend) is Source.SIMULATED:
         inside = as_machine(machine, host_memory_bytes)
-        return _simulate(workload, options, as_device(device), as_cluster(cluster), inside)
+        return _simulate(workload, options, as_cluster(cluster, device=as_device(device)), inside)
     if ranks is None:
         check_divided(module, exchange, optimizer)
     target = real_device(backend)
@@ -198,11 +197,9 @@ def compile(  # noqa: A001 (the field's term)
     return build(*batch) if shapes == Shapes.FIXED else ShapedStep(build, module, *batch)
 
 
-def _simulate(
-    workload: Workload, options: StepOptions, device: DeviceProfile, cluster: Cluster, machine: Machine
-) -> SimulatedStep:
-    framework = configuration.load("framework", "pytorch")
-    cost = RooflineCost(cluster.loaded(device), framework.efficiency, machine)
+def _simulate(workload: Workload, options: StepOptions, cluster: Cluster, machine: Machine) -> SimulatedStep:
+    framework, device = configuration.load("framework", "pytorch"), cluster.profile
+    cost = RooflineCost(cluster.loaded, framework.efficiency, machine)
     known, compiled = compiled_parts(workload.module, workload.loss, options.kernels)
     by = options.optimizer
     captures = Captures(updated_workload(replace(workload, compiled=known), by), framework.captured_on)
@@ -239,31 +236,14 @@ def build_step(
         UnsupportedStrategy: the strategy keeps weights or an optimizer's states in host memory.
         MembenchError: there is no process group to exchange with; see also `compile`.
     """
-    batch_size = captures.workload.batch_size
     update = real_update(options.optimizer, captures.workload.module, cost) if options.optimizer else None
     if update and options.cuda_graph:
         raise MembenchError(
             "a CUDA graph does not contain the optimizer's step; leave cuda_graph or optimizer out"
         )
-
-    exchange = options.exchange
-
-    def graph_at(size: int) -> TaskGraph:
-        graph = graph_as_run(captures, cost, size, options.kernels or Kernels.EAGER)
-        if ranks:
-            return ranks.graph_of_rank(graph, batch_size)
-        return with_staged_arguments(graph) if options.cuda_graph else graph
-
-    def make_plan() -> tuple[RepeatedSchedule, ...]:
-        planned = update_before(exchange, update)
-        budget_bytes, micro_batch = options.budget_bytes, options.micro_batch
-        runs = plan_step(graph_at, batch_size, options.strategy, cost, budget_bytes, micro_batch, planned)
-        return exchange_in_last_run(runs, exchange) if exchange else runs
-
-    if exchange:
+    if options.exchange:
         distributed.broadcast_state(captures.workload.module.to(cost.device))
-    # measured times differ between processes, and so may plans; all must exchange in one order
-    runs = distributed.from_first(make_plan, "the schedule") if exchange or ranks else make_plan()
+    runs = _planned(captures, cost, options, ranks, update)
     sizes = [run.schedule.graph.batch_size for run in runs]
     groups = ranks.groups if ranks else {}
     backends = [real_backend(run.schedule, cost.device, groups) for run in runs]
@@ -291,6 +271,32 @@ def build_step(
         for run, size, backend in zip(runs, sizes, backends, strict=True)
     )
     return steps[0] if loss is None else MicroBatchedStep(workload, runs, steps, loss, update)
+
+
+def _planned(
+    captures: Captures,
+    cost: MeasuredCost,
+    options: StepOptions,
+    ranks: RealRanks | None,
+    update: UpdateOf | None,
+) -> Runs:
+    """Return the schedules of a step, which are those of the first process where several exchange."""
+    batch_size, exchange = captures.workload.batch_size, options.exchange
+
+    def graph_at(size: int) -> TaskGraph:
+        graph = graph_as_run(captures, cost, size, options.kernels or Kernels.EAGER)
+        if ranks:
+            return ranks.graph_of_rank(graph, batch_size)
+        return with_staged_arguments(graph) if options.cuda_graph else graph
+
+    def plan() -> Runs:
+        planned = update_before(exchange, update)
+        budget_bytes, micro_batch = options.budget_bytes, options.micro_batch
+        runs = plan_step(graph_at, batch_size, options.strategy, cost, budget_bytes, micro_batch, planned)
+        return exchange_in_last_run(runs, exchange) if exchange else runs
+
+    # measured times differ between processes, and so may plans; all must exchange in one order
+    return distributed.from_first(plan, "the schedule") if exchange or ranks else plan()
 
 
 def _loss_accumulator(graph: TaskGraph, workload: Workload, device: torch.device) -> Tensor | None:

@@ -17,44 +17,37 @@ from membench.capture.deepened import graph_at
 from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.cluster import Cluster
-from membench.core.cost_model import CostModel
-from membench.core.device import DeviceProfile
+from membench.core.device import DeviceProfile, as_device
 from membench.core.efficiency import Efficiency, with_rates
 from membench.core.errors import MembenchError
 from membench.core.fully_sharded import check_whole
-from membench.core.garbage import without_collection
 from membench.core.kernels import Compiled
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
-from membench.core.pipeline import Pipeline, PipelineSchedule
+from membench.core.pipeline import PipelineSchedule
 from membench.core.sharding import REPLICATED
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.planning.parallel.partitioned_update import partitioned
-from membench.planning.parallel.pipeline import pipelined
-from membench.planning.parallel.replication import replicate
-from membench.planning.parallel.sharding import shard
 from membench.planning.rewrites.micro_batch import GraphAt
-from membench.planning.rewrites.update import add_states, add_update, updated_workload
+from membench.planning.rewrites.update import add_update, updated_workload
 from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
     as_cluster,
-    as_device,
     as_machine,
     as_strategy,
     as_update,
     workload_of,
 )
-from membench.steps.parallel.ranks import Ranks, ranks_of
+from membench.steps.parallel.ranks import ONE_RANK, Ranks, ranks_of
 from membench.steps.parallel.tensor_parallel import Plan
-from membench.steps.plan import Runs, plan_step
+from membench.steps.plan import Runs
 from membench.steps.predicted.fused_graphs import compiled_parts, step_graphs
-from membench.steps.predicted.prediction import Prediction, after_rounds, of_stages, predicted
-from membench.steps.predicted.simulated_step import simulated_pipeline, simulated_step
+from membench.steps.predicted.prediction import Prediction
+from membench.steps.predicted.rank_step import RankStep
 from membench.strategies.base import Strategy
-from membench.strategies.pytorch import PyTorch
 
 
 class Predictor:
@@ -66,7 +59,7 @@ class Predictor:
         budget_bytes: see `predict`.
         update: of the weights; None: the step ends with the gradients.
         rates: values that replace those of ``conf/framework/pytorch.yaml``, by the names of `KernelRates`.
-        ranks: of which each runs the step on as many samples; None: there is one.
+        ranks: of which each runs the step on as many samples.
         compiled: what of the step `torch.compile` was given; None: nothing.
     """
 
@@ -77,7 +70,7 @@ class Predictor:
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
         rates: Mapping[str, float] | None = None,
-        ranks: Ranks | None = None,
+        ranks: Ranks = ONE_RANK,
         compiled: Compiled | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
@@ -85,15 +78,15 @@ class Predictor:
         if rates:
             self._efficiency = with_rates(self._efficiency, rates)
         step = replace(workload, places_gradients=True)
-        if ranks is not None and ranks.pipeline is not None:
+        if ranks.pipeline is not None:
             step = replace(step, loss_scale=1 / ranks.pipeline.micro_batches)
         else:
             step = updated_workload(step, update)
-        prepared = ranks.division.divided if ranks is not None and ranks.division else nullcontext
+        prepared = ranks.division.divided if ranks.division else nullcontext
         self._captures = Captures(step, self._framework.captured_on, uses_values=True, prepared=prepared)
         self._graph_at: GraphAt = cache(partial(graph_at, self._captures))
         if compiled is not None:
-            self._graph_at = step_graphs(self._captures, compiled, ranks.wrapped if ranks else ()).graph_at
+            self._graph_at = step_graphs(self._captures, compiled, ranks.wrapped).graph_at
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._ranks = ranks
@@ -106,20 +99,21 @@ class Predictor:
         Raises:
             MembenchError: replicas are to divide an update that there is not, or that runs in the backward pass.
         """
+        divides = self._ranks.partitions_update
         if self._by is None:
-            if self._ranks is not None and self._ranks.partitions_update:
+            if divides:
                 raise MembenchError(
                     "partition_optimizer=True divides an optimizer's update; name the optimizer, or leave it out"
                 )
             return None
-        whole, ranks = CapturedUpdate(self._by, self.module), self._ranks
-        if ranks is None or not ranks.partitions_update:
+        whole = CapturedUpdate(self._by, self.module)
+        if not divides:
             return whole
         if self._by.in_backward:
             raise MembenchError(
                 "partition_optimizer=True exchanges weights behind the update of all; leave it out, or in_backward"
             )
-        return partitioned(whole, REPLICATED, ranks.mesh.sizes[REPLICATED])
+        return partitioned(whole, REPLICATED, self._ranks.mesh.sizes[REPLICATED])
 
     @property
     def module(self) -> nn.Module:
@@ -130,169 +124,41 @@ class Predictor:
     def graph(self) -> TaskGraph:
         """The step of the whole batch, its update included."""
         graph = self._graph_at(self._captures.workload.batch_size)
-        return add_update(rank_graph(graph, self._ranks), self._update)
+        return add_update(self._ranks.graph_of_rank(graph), self._update)
 
-    def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
+    def on(self, device: DeviceProfile | None = None, machine: Machine | None = None) -> Prediction:
         """Return the prediction for a device; see `predict`.
 
         Args:
+            device: None: that of the ranks' cluster.
             machine: that the device is in; None: the one of ``conf/machine/server.yaml``.
         """
-        cost = rank_cost(device, self._efficiency, machine, self._ranks)
-        size, budget_bytes = self._captures.workload.batch_size, self._budget_bytes
-        ranks = self._ranks
-        # each stage of a pipeline updates its own weights
-        is_cut = ranks is not None and ranks.pipeline is not None
-        update = self._captured_update if is_cut else lambda: self._update
-        return predict_rank(self._graph_at, size, self._strategy, device, cost, update, ranks, budget_bytes)
+        return self._step_on(device, machine).predicted()
 
-    def planned(self, device: DeviceProfile, machine: Machine | None = None) -> tuple[Runs, RooflineCost]:
-        """Return the schedules of a step of ranks that are alike, and the costs by which they were planned.
-
-        Args:
-            machine: see `on`.
+    def planned(
+        self, device: DeviceProfile | None = None, machine: Machine | None = None
+    ) -> tuple[Runs, RooflineCost]:
+        """Return the schedules of a step of ranks that are alike, and the costs by which they were planned; see `on`.
 
         Raises:
             MembenchError: there is a pipeline, whose ranks differ.
         """
-        if self._ranks is not None and self._ranks.pipeline is not None:
-            raise MembenchError(
-                "the ranks of a pipeline differ, and are predicted together; leave pp out of parallel, or the breakdown"
-            )
-        cost = rank_cost(device, self._efficiency, machine, self._ranks)
-        batch_size, budget_bytes = self._captures.workload.batch_size, self._budget_bytes
-        planned = (self._graph_at, batch_size, self._strategy, cost, budget_bytes, self._update, self._ranks)
-        return plan_rank(*planned), cost
+        step = self._step_on(device, machine)
+        return step.planned(), step.cost
 
-
-def predict_rank(
-    graph_at: GraphAt,
-    batch_size: int,
-    strategy: Strategy,
-    device: DeviceProfile,
-    cost: RooflineCost,
-    update: Callable[[], UpdateOf | None],
-    ranks: Ranks | None = None,
-    budget_bytes: int | None = None,
-) -> Prediction:
-    """Return the prediction of one rank: of a pipeline, whose ranks are simulated together, the one with the greatest memory.
-
-    Args:
-        graph_at: returns the captured graph of one device for a number of samples.
-        cost: see `rank_cost`.
-        update: returns a new one for each rank.
-    """
-    if ranks is not None and ranks.pipeline is not None:
-        with without_collection():  # which would look through millions of objects again and again
-            whole = graph_at(batch_size)
-            return _predict_pipeline(
-                whole, ranks.pipeline, strategy, device, cost, ranks, update, budget_bytes
-            )
-    runs = plan_rank(graph_at, batch_size, strategy, cost, budget_bytes, update(), ranks)
-    return predicted(runs, simulated_step(runs, cost), device)
-
-
-def _predict_pipeline(
-    whole: TaskGraph,
-    pipeline: Pipeline,
-    strategy: Strategy,
-    device: DeviceProfile,
-    cost: CostModel,
-    ranks: Ranks,
-    update: Callable[[], UpdateOf | None],
-    budget_bytes: int | None = None,
-) -> Prediction:
-    """Return the prediction of the rank with the greatest memory, with those of all places in a pipeline.
-
-    Args:
-        whole: the captured graph of a micro-batch, whose loss is scaled to its part of the step.
-        update: returns a new one for each rank.
-    """
-
-    def places(each: Pipeline) -> list[Prediction]:
-        return _places(whole, each, strategy, device, cost, ranks, update, budget_bytes)
-
-    if pipeline.shorter is None:
-        return of_stages(places(pipeline))
-    few, more = map(places, pipeline.shorter)
-    first, second = (each.micro_batches for each in pipeline.shorter)
-    rounds = (pipeline.micro_batches - first) / (second - first)
-    return of_stages(after_rounds(rounds, *each) for each in zip(few, more, strict=True))
-
-
-def _places(
-    whole: TaskGraph,
-    pipeline: Pipeline,
-    strategy: Strategy,
-    device: DeviceProfile,
-    cost: CostModel,
-    ranks: Ranks,
-    update: Callable[[], UpdateOf | None],
-    budget_bytes: int | None,
-) -> list[Prediction]:
-    """Return the prediction of each place in a pipeline, whose step ends with that of the last rank."""
-    if isinstance(strategy, PyTorch):
-        whole = whole.plain_alone
-    plans = []
-    for rank in pipelined(whole, pipeline):
-        graph = rank_graph(rank.graph, ranks)
-        graphs = {graph.batch_size: graph}.__getitem__
-        plans.append(plan_step(graphs, graph.batch_size, strategy, cost, budget_bytes, update=update()))
-    steps = simulated_pipeline(plans, cost)
-    step_time_s = max(step.step_time_s for step in steps)
-    places = []
-    for runs, step in zip(plans, steps, strict=True):
-        alone = predicted(runs, step, device)
-        utilization = alone.utilization * alone.step_time_s / step_time_s
-        places.append(replace(alone, step_time_s=step_time_s, utilization=utilization))
-    return places
-
-
-def plan_rank(
-    graph_at: GraphAt,
-    batch_size: int,
-    strategy: Strategy,
-    cost: CostModel,
-    budget_bytes: int | None = None,
-    update: UpdateOf | None = None,
-    ranks: Ranks | None = None,
-) -> Runs:
-    """Return the schedules of a rank's step whose graphs are at hand; see `Predictor`.
-
-    Args:
-        graph_at: returns the captured graph of one device for a number of samples.
-    """
-
-    def planned(graphs: GraphAt, by: UpdateOf | None) -> Runs:
-        return plan_step(graphs, batch_size, strategy, cost, budget_bytes, update=by)
-
-    runs = planned(lambda size: rank_graph(graph_at(size), ranks), update)
-    if ranks is not None and ranks.accumulate > 1:
-        [first] = planned(lambda size: add_states(rank_graph(graph_at(size), ranks), update), None)
-        runs = (replace(first, count=ranks.accumulate - 1), *runs)
-    return runs
-
-
-def rank_cost(
-    device: DeviceProfile, efficiency: Efficiency, machine: Machine | None, ranks: Ranks | None
-) -> RooflineCost:
-    """Return the costs of a rank's step, whose device shares its link with others."""
-    link = device if ranks is None else ranks.mesh.cluster.loaded(device)
-    return RooflineCost(link, efficiency, as_machine(machine), ranks.mesh if ranks else None)
-
-
-def rank_graph(graph: TaskGraph, ranks: Ranks | None) -> TaskGraph:
-    """Return the graph of a rank, with its shards of the weights or its buckets, of a step that is captured on one device."""
-    if ranks is None:
-        return graph
-    if ranks.sharding:
-        sharded = shard(graph, ranks.sharding)
-        return shard(sharded, ranks.experts) if ranks.experts else sharded
-    if REPLICATED in ranks.mesh.sizes:
-        sizes = {"first_bytes": ranks.bucket_bytes, "bucket_bytes": ranks.bucket_bytes}
-        buckets = {name: size for name, size in sizes.items() if size is not None}
-        return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED], **buckets)
-    return graph
+    def _step_on(self, device: DeviceProfile | None, machine: Machine | None) -> RankStep:
+        # each stage of a pipeline updates its own weights
+        update = self._captured_update if self._ranks.pipeline is not None else lambda: self._update
+        return RankStep(
+            self._graph_at,
+            self._captures.workload.batch_size,
+            self._strategy,
+            self._ranks if device is None else self._ranks.on(device),
+            update,
+            self._efficiency,
+            machine,
+            self._budget_bytes,
+        )
 
 
 def predict(
@@ -378,14 +244,12 @@ def predict(
     known, compiled = compiled_parts(module, loss, kernels)
     workload = replace(workload, compiled=known)
     inside = as_machine(machine, as_bytes(host_memory, "host_memory"))
-    ranks = None
-    if cluster is not None:
-        described = as_cluster(cluster)
-        device = device or described.device or None
+    if cluster is None:
+        ranks = ONE_RANK.on(as_device(device))
+    else:
         ranks = ranks_of(
             module,
-            described,
-            nodes=nodes,
+            as_cluster(cluster, nodes=nodes, device=device),
             parallel=parallel,
             accumulate=accumulate,
             wrapped=wrapped,
@@ -404,4 +268,4 @@ def predict(
         ranks=ranks,
         compiled=compiled,
     )
-    return predictor.on(as_device(device), inside)
+    return predictor.on(machine=inside)

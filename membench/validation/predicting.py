@@ -18,7 +18,7 @@ from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
 from membench.steps.arguments import as_update
-from membench.steps.parallel.ranks import Ranks, ranks_of
+from membench.steps.parallel.ranks import ONE_RANK, Ranks, ranks_of
 from membench.steps.predict import Predictor
 from membench.steps.predicted.breakdown import OperatorTime, operator_times
 from membench.steps.predicted.fused_graphs import compiled_parts
@@ -121,16 +121,17 @@ def predictor_of(step: Configuration) -> Predictor:
         _strategy(step.get("strategy", STRATEGY)),
         update=_update(step["optimizer"]),
         rates=step.get("rates"),
-        ranks=_ranks(workload.module, step["ranks"]) if "ranks" in step else None,
+        ranks=_ranks(workload.module, step["ranks"]) if "ranks" in step else ONE_RANK,
         compiled=compiled,
     )
 
 
 def _ranks(module: nn.Module, described: Mapping[str, Any]) -> Ranks:
+    described = dict(described)
+    nodes = int(described.pop("nodes", 1))
     options = {
         **described,
-        "cluster": _cluster(described["cluster"]),
-        "nodes": int(described.get("nodes", 1)),
+        "cluster": replace(_cluster(described["cluster"]), hosts=nodes),
         "parallel": {axis: int(size) for axis, size in described["parallel"].items()},
         "accumulate": int(described.get("accumulate", 1)),
     }

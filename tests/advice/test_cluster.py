@@ -31,9 +31,9 @@ from membench.steps.parallel.division import Division
 from membench.steps.parallel.ranks import Ranks
 from tests.helpers.cluster_advice import advised, bounds
 
-CLUSTER = replace(configuration.load("cluster", "dgx_h100"), hosts=1, devices_per_host=4)
 KINDS = (Checkpointing.NONE, Checkpointing.FULL)
 CARD = replace(configuration.load("device", "h100"), memory_bytes=4100 * MIB, context_bytes=100 * MIB)
+CLUSTER = replace(configuration.load("cluster", "dgx_h100"), hosts=1, devices_per_host=4, device=CARD)
 
 
 def network(layers: int = 2, length: int = 4096) -> tuple[nn.Module, nn.Module, tuple[Tensor, Tensor]]:
@@ -55,11 +55,10 @@ def workload(layers: int = 2, length: int = 4096) -> Workload:
     return workload_of(*network(layers, length), precision="bf16")
 
 
-OPTIONS = RankOptions(CLUSTER, CARD, reduce_dtype=torch.float32, checkpointing=KINDS, batch_size=1)
+OPTIONS = RankOptions(CLUSTER, reduce_dtype=torch.float32, checkpointing=KINDS, batch_size=1)
 PIPELINES = replace(
     OPTIONS,
-    cluster=replace(CLUSTER, devices_per_host=8),
-    device=replace(CARD, memory_bytes=80_000 * MIB),
+    cluster=replace(CLUSTER, devices_per_host=8, device=replace(CARD, memory_bytes=80_000 * MIB)),
     parallel={"pp": 2, "fsdp": 4},
     reduce_dtype=None,
 )
@@ -120,7 +119,7 @@ def test_bounds_of_pipelines_are_not_above_what_is_predicted(
 def test_the_bound_on_time_has_the_sums_of_gradients_and_no_more(dtype: torch.dtype | None) -> None:
     """Of short sequences, beside whose kernels the sums are long; a single rank waits for no other, so that its kernels are the bound."""
     step = cluster_jobs.Step(
-        workload(2, 64), {"LlamaBlock"}, ("blocks.0", "blocks.1"), CARD, None, CLUSTER, None, None, None
+        workload(2, 64), {"LlamaBlock"}, ("blocks.0", "blocks.1"), CLUSTER, None, None, None, None
     )
     found = cluster_jobs.captured(step, cluster_jobs.Variant(Checkpointing.NONE, 1, is_cut=True))
     pipeline = Pipeline(1, (), 3, gradient_dtype=dtype)
@@ -151,7 +150,7 @@ def test_blocks_are_compiled_each_by_itself(exhaustive: membench.ClusterAdvice, 
     for block in compiled.blocks:  # type: ignore[union-attr]
         block.compile()
     same = membench.predict(
-        compiled, loss, batch, device=CARD, precision="bf16", optimizer="adamw", cluster=CLUSTER,
+        compiled, loss, batch, precision="bf16", optimizer="adamw", cluster=CLUSTER,
         parallel={"fsdp": 4}, reduce_dtype=torch.float32, reshard_after_forward=combination.reshard_after_forward,
     )  # fmt: skip
     assert same == found.plans[0].prediction and found.is_alike
@@ -177,7 +176,6 @@ def test_a_row_is_what_predict_predicts(exhaustive: membench.ClusterAdvice, axis
         module,
         loss,
         (inputs, targets),
-        device=CARD,
         precision="bf16",
         optimizer="adamw",
         cluster=CLUSTER,
@@ -196,7 +194,7 @@ def test_a_deep_network_has_the_numbers_of_a_copy_with_few_blocks(kind: Checkpoi
         module = Llama(layers=blocks, width=64, heads=4, groups=2, inner=128, vocabulary=100, length=64)
     names = tuple(f"blocks.{number}" for number in range(blocks))
     of = workload_of(module, TokenLoss(), (tokens, tokens), precision="bf16")
-    step = cluster_jobs.Step(of, {"LlamaBlock"}, names, CARD, None, CLUSTER, as_update("adamw"), None, None)
+    step = cluster_jobs.Step(of, {"LlamaBlock"}, names, CLUSTER, None, as_update("adamw"), None, None)
     for tensor in (1, 2) if kind is Checkpointing.FULL else (1,):
         variant = cluster_jobs.Variant(kind, 1, Division(tensor))
         found = cluster_jobs.numbers_of(step, variant)
@@ -264,7 +262,9 @@ def test_code_names_what_a_row_has(
 
 
 def test_where_nothing_fits_the_nearest_is_named() -> None:
-    found = advice(None, replace(OPTIONS, device=replace(CARD, memory_bytes=101 * MIB)))
+    found = advice(
+        None, replace(OPTIONS, cluster=replace(CLUSTER, device=replace(CARD, memory_bytes=101 * MIB)))
+    )
     text = "\n".join(lines(found))
     assert not found.fits and found.nearest is not None
     assert "No combination fits." in text and "GPUs or more have room" in text

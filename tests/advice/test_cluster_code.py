@@ -41,7 +41,6 @@ def found() -> membench.ClusterAdvice:
         module = Llama(layers=2, width=64, heads=4, groups=4, inner=64, vocabulary=64, length=64)
     options = RankOptions(
         CLUSTER,
-        configuration.load("device", "h100"),
         parallel={"pp": 2, "fsdp": 8},
         checkpointing=(Checkpointing.NONE,),
         batch_size=1,

@@ -58,7 +58,7 @@ STEPS: dict[str, tuple[nn.Module, Any, tuple[Tensor, Tensor]]] = {
 def asked(memory_bytes: int, **options: Any) -> RankOptions:
     device = replace(H100, memory_bytes=memory_bytes, context_bytes=MIB)
     given = {"checkpointing": (Checkpointing.NONE,), "reduce_dtype": torch.float32, **options}
-    return RankOptions(HOST_OF_FOUR, device, **given)
+    return RankOptions(replace(HOST_OF_FOUR, device=device), **given)
 
 
 def work_of(name: str) -> Workload:

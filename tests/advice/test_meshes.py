@@ -27,7 +27,7 @@ class Experts(nn.Module):
 
 def meshes(module: nn.Module, batch: Tensor, **options: Any) -> Meshes:
     work = workload_of(module, TokenLoss(), (batch, batch), precision="bf16")
-    return Meshes(work, RankOptions(HOST, configuration.load("device", "h100"), **options), blocks=2)
+    return Meshes(work, RankOptions(HOST, **options), blocks=2)
 
 
 def llama() -> nn.Module:

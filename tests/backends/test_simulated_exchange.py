@@ -96,8 +96,8 @@ def test_synchronize_does_not_wait_for_the_exchange() -> None:
 
 def test_devices_that_share_a_link_have_their_part_of_its_rate() -> None:
     device: DeviceProfile = load("device", "k40m")
-    assert Cluster(devices_per_host=4).loaded(device) == device
-    loaded = FOUR.loaded(device)
+    assert Cluster(devices_per_host=4, device=device).loaded == device
+    loaded = replace(FOUR, device=device).loaded
     assert loaded.host_to_device_bytes_per_s == device.host_to_device_bytes_per_s / 4
     assert loaded.device_to_host_bytes_per_s == device.device_to_host_bytes_per_s / 4
     assert FOUR.devices == 4

@@ -16,13 +16,14 @@ from torchao.quantization import (
 
 import membench
 from membench.core import configuration
+from membench.core.device import as_device
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.precision import Precision
 from membench.core.stored import stored_weights
 from membench.core.task_graph import Kind, Role, TaskGraph
 from membench.cost.roofline import RooflineCost
 from membench.models.fine_tuning import quantized
-from membench.steps.arguments import as_device, workload_of
+from membench.steps.arguments import workload_of
 from membench.steps.predict import Predictor
 from membench.strategies.eager import Eager
 

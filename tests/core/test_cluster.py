@@ -9,7 +9,6 @@ import pytest
 
 from membench.core import configuration
 from membench.core.cluster import SINGLE_DEVICE, Cluster
-from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 
 FOLDER = Path(__file__).parents[2] / "conf" / "cluster"
@@ -20,7 +19,7 @@ TODAY = sorted({path.stem for path in FOLDER.glob("*.yaml")} - OF_PAPERS)
 @pytest.mark.parametrize("name", TODAY)
 def test_a_file_describes_one_host_its_device_and_their_links(name: str) -> None:
     cluster: Cluster = configuration.load("cluster", name)
-    device: DeviceProfile = configuration.load("device", cluster.device)
+    device = cluster.profile
     assert f"device={cluster.device}" in (FOLDER / f"{name}.yaml").read_text().splitlines()[0]
     assert cluster.hosts == 1 < cluster.devices_per_host
     assert device.multiprocessors is not None
@@ -39,6 +38,18 @@ def test_every_number_of_a_cluster_has_its_source_or_says_that_it_is_assumed(nam
     for line in lines:
         if line.partition(":")[0] not in counts:
             assert re.search(r"# \S", line), line
+
+
+def test_a_cluster_has_the_device_that_is_named_or_given() -> None:
+    cluster: Cluster = configuration.load("cluster", "dgx_h100")
+    profile = configuration.load("device", "a10")
+    assert cluster.profile == configuration.load("device", "h100")
+    assert replace(cluster, device=profile).profile is profile
+    assert (cluster.device_name, replace(cluster, device=profile).device_name) == ("h100", "a10")
+    assert cluster.free_bytes == cluster.profile.memory_bytes - cluster.profile.context_bytes  # type: ignore[operator]
+    assert hash(replace(cluster, device=profile)) == hash(cluster)
+    with pytest.raises(MembenchError, match="a simulation needs a device"):
+        _ = SINGLE_DEVICE.profile
 
 
 def test_numbers_that_no_cluster_has_are_refused() -> None:

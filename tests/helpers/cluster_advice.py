@@ -34,7 +34,7 @@ def advised(of: Workload, options: RankOptions, shown: int | None = None) -> Clu
 def bounds(found: ClusterAdvice, options: RankOptions, of: Workload) -> Iterator[tuple[RankPlan, int, float]]:
     """Yield each row with the bounds on the memory of its fullest rank and on its time."""
     update = as_update("adamw")
-    given = options.device, None, options.cluster, update, None, None
+    given = options.cluster, None, update, None, None
     step = cluster_jobs.Step(of, set(found.classes), found.blocks, *given)
     numbered = cache(lambda variant: cluster_jobs.captured(step, variant).numbers)
     weights = {name: weight.numel() * weight.itemsize for name, weight in of.module.named_parameters()}

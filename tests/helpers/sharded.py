@@ -17,7 +17,7 @@ from membench.core.task_graph import Task, TaskGraph
 from membench.core.workload import Workload
 from membench.planning.parallel.sharding import shard
 from membench.planning.rewrites.update import add_update
-from membench.steps.parallel.ranks import groups_of, repeated_classes
+from membench.steps.parallel.blocks import groups_of, repeated_classes
 from tests.helpers.costs import UnitCost
 
 LAYERS, WIDTH, SAMPLES = 4, 16, 32

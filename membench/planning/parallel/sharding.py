@@ -38,7 +38,8 @@ from membench.planning.parallel.collective_calls import (
     gathers,
     reduce_scatters,
 )
-from membench.planning.parallel.weight_groups import WeightGroup, common_name, tasks_by_block, weight_dtypes
+from membench.planning.parallel.shard_sizes import ShardSizes
+from membench.planning.parallel.weight_groups import WeightGroup, common_name, tasks_by_block
 
 _ROOT = "root"
 
@@ -74,11 +75,8 @@ class _Sharded:
         self._released: defaultdict[int, list[int]] = defaultdict(list)
         self._renamed: dict[bool, dict[int, int]] = {False: {}, True: {}}  # by pass: gathered weights
         self._gradients = dict(graph.gradients)
-        self._dtypes = weight_dtypes(graph)
+        self._sizes = ShardSizes(graph, sharding)
         self._groups = list(self._of_modules())
-        self._elements = {
-            block.index: self._shard_elements(block) for group in self._groups for block in group.weights
-        }
 
     def graph(self) -> TaskGraph:
         """Return the graph of the rank."""
@@ -102,12 +100,7 @@ class _Sharded:
         )
 
     def _of_modules(self) -> Iterable[WeightGroup]:
-        members = self._sharding.members
-        weights = {
-            block.name: block
-            for block in self._graph.blocks
-            if block.role is Role.WEIGHT and (members is None or block.name in members)
-        }
+        weights = {block.name: block for block in self._sizes.weights}
         uses = tasks_by_block(self._graph)
         for names in self._sharding.groups:
             named = [weights.pop(name) for name in names if name in weights]
@@ -121,30 +114,13 @@ class _Sharded:
         is_root = group.name == _ROOT
         return group.forward is None or (self._sharding.reshard_after_forward and not is_root)
 
-    def _shard_elements(self, block: Block) -> int:
-        """Return the elements of a rank's shard of a weight: of the largest one, to which the others are padded."""
-        elements = block.size_bytes // self._dtypes[block.index].itemsize
-        gradient = dict(self._graph.gradients).get(block.name)
-        shape = dict(self._sharding.shapes).get(block.name, gradient.shape if gradient else (elements,))
-        if not self._sharding.copies_out or prod(shape) != elements:
-            return ceil(elements / self._sharding.ranks)
-        return prod(self._shard_shape(shape))
-
-    def _shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the largest shard of a weight; a number is one for each rank."""
-        return tuple(
-            ceil(size / self._sharding.ranks) if place == self._sharding.dimension else size
-            for place, size in enumerate(shape or (1,))
-        )
-
     def _divide(self, group: WeightGroup) -> None:
         """Put a rank's shards in the place of weights and their gradients."""
         for block in group.weights:
-            size_bytes = self._elements[block.index] * self._kept_dtype(self._dtypes[block.index]).itemsize
-            self._blocks[block.index] = replace(block, size_bytes=size_bytes)
+            self._blocks[block.index] = replace(block, size_bytes=self._sizes.kept_bytes(block))
         kept: dict[torch.dtype, dict[str, Value]] = {}
         for name, value in group.gradients.items():
-            kept.setdefault(self._kept_dtype(value.dtype), {})[name] = value
+            kept.setdefault(self._sizes.kept_dtype(value.dtype), {})[name] = value
             self._blocks[value.block] = replace(self._blocks[value.block], role=Role.GRADIENT)
         for dtype, gradients in kept.items():
             if self._sharding.in_between:
@@ -159,7 +135,7 @@ class _Sharded:
         offset = 0
         index = self._add(f"{group.name}:gradient shards", 0, role, layer, _REDUCED)
         for name, value in gradients.items():
-            shape = self._shard_shape(value.shape)
+            shape = self._sizes.shape(value.shape)
             self._gradients[name] = contiguous(index, dtype, shape, offset)
             offset += prod(shape)
         self._blocks[index] = replace(self._blocks[index], size_bytes=offset * dtype.itemsize)
@@ -179,7 +155,7 @@ class _Sharded:
         phase = Phase.BACKWARD if is_backward else Phase.FORWARD
         layer = self._graph.tasks[self._first(group, is_backward)].layer
         suffix = " in the backward pass" if is_backward and group.forward else ""
-        gathered_bytes = self._gathered_bytes(group.weights)
+        gathered_bytes = self._sizes.gathered_bytes(group.weights)
         sent_bytes = ceil(gathered_bytes / self._sharding.ranks)
         sent = self._add(f"{group.name}:shards{suffix}", sent_bytes, Role.GATHERED, layer, _SENT)
         shards = tuple(block.index for block in group.weights)
@@ -206,31 +182,24 @@ class _Sharded:
         """Add the block of a gathered weight."""
         return self._add(
             f"{block.name}:gathered{suffix}",
-            self._gathered_bytes([block]),
+            self._sizes.gathered_bytes([block]),
             Role.GATHERED,
             layer,
             repeats=self._renamed[False].get(block.index) if is_backward else None,
             pool="" if self._sharding.copies_out else _GATHERED,
         )
 
-    def _gathered_bytes(self, weights: Sequence[Block]) -> int:
-        """Return the bytes of weights that are gathered: of all ranks' shards, padded where they have buffers."""
-        if not self._sharding.copies_out:
-            return sum(block.size_bytes for block in weights)
-        elements = ((self._elements[block.index], self._dtypes[block.index]) for block in weights)
-        return sum(self._sharding.ranks * number * dtype.itemsize for number, dtype in elements)
-
     def _gathering_calls(
         self, group: WeightGroup, sent: int, output: int, gathered: Sequence[int]
     ) -> tuple[Call | None, Call | None, Call | None]:
         """Return the calls that copy a group's shards in, gather them and copy weights out; None where they are only simulated."""
-        dtypes = {self._dtypes[block.index] for block in group.weights}
+        dtypes = {self._sizes.dtypes[block.index] for block in group.weights}
         if not self._sharding.copies_out or len(dtypes) > 1 or self._sharding.dimension:
             return None, None, None
         [dtype] = dtypes
-        ranks, elements = self._sharding.ranks, [self._elements[block.index] for block in group.weights]
+        ranks, elements = self._sharding.ranks, [self._sizes.elements[block.index] for block in group.weights]
         shards = [
-            flat(block.index, self._kept_dtype(dtype), number)
+            flat(block.index, self._sizes.kept_dtype(dtype), number)
             for block, number in zip(group.weights, elements, strict=True)
         ]
         return (
@@ -293,7 +262,7 @@ class _Sharded:
         assert group.ready is not None
         dtypes = [value.dtype for value in group.gradients.values()]
         dtype = max((self._sharding.reduce_dtype or each for each in dtypes), key=lambda each: each.itemsize)
-        elements = self._reduced_elements(group)
+        elements = self._sizes.reduced_elements(group)
         size_bytes = elements * dtype.itemsize
         sent = self._add(f"{group.name}:gradients", size_bytes, Role.GRADIENT, layer)
         copy_in = self._copy(f"{group.name}:copy in gradients", Phase.BACKWARD, layer, whole, (sent,))
@@ -314,21 +283,11 @@ class _Sharded:
         ]
         return sent
 
-    def _reduced_elements(self, group: WeightGroup) -> int:
-        """Return the elements of the buffer in which a group's gradients are reduced."""
-        if not self._sharding.copies_out:
-            return sum(
-                self._graph.blocks[value.block].size_bytes // value.dtype.itemsize
-                for value in group.gradients.values()
-            )
-        trained = (block for block in group.weights if block.name in group.gradients)
-        return self._sharding.ranks * sum(self._elements[block.index] for block in trained)
-
     def _reducing_calls(
         self, group: WeightGroup, sent: Value, reduced: Sequence[int]
     ) -> tuple[Call | None, Call | None, Call | None]:
         """Return the calls that copy gradients in, reduce them and average the shards of replicas; None where they are only simulated."""
-        kept = {self._kept_dtype(value.dtype) for value in group.gradients.values()}
+        kept = {self._sizes.kept_dtype(value.dtype) for value in group.gradients.values()}
         is_converted_between = bool(self._sharding.replicas) and kept != {sent.dtype}
         is_simulated = not self._sharding.copies_out or self._sharding.accumulates or sent.dtype not in _WIDE
         if is_simulated or self._sharding.dimension or len(kept) > 1 or is_converted_between:
@@ -419,6 +378,3 @@ class _Sharded:
             Block(len(self._blocks), name, size_bytes, role, layer, repeats=repeats, pool=own_pool)
         )
         return len(self._blocks) - 1
-
-    def _kept_dtype(self, computed: torch.dtype) -> torch.dtype:
-        return self._sharding.kept_dtype or computed

@@ -16,7 +16,7 @@ from membench.core.workload import Workload, share_size
 from membench.planning.parallel.pipeline import ALL, RankOfPipeline, pipelined
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.options import StepOptions
-from membench.steps.parallel.ranks import pipeline_of, repeated_classes
+from membench.steps.parallel.blocks import pipeline_of, repeated_classes
 from membench.steps.plan import plan_step
 from membench.steps.predicted.as_run import graph_as_run
 from membench.steps.real.compiled_step import CompiledStep

@@ -1,19 +1,23 @@
 """The ranks of a step on several GPUs: how ``parallel={"fsdp": 8}`` divides it, and the machines that they are on."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import torch
 from torch import nn
 
-from membench.core.checks import choice
-from membench.core.cluster import Cluster
+from membench.core.cluster import SINGLE_DEVICE, Cluster
+from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.mesh import BOTH, Mesh
 from membench.core.pipeline import PIPELINED, Pipeline, PipelineSchedule
 from membench.core.sharding import REPLICATED, SHARDED, Sharding
+from membench.core.task_graph import TaskGraph
+from membench.planning.parallel.replication import replicate
+from membench.planning.parallel.sharding import shard
+from membench.steps.parallel.blocks import groups_of, modules_of, pipeline_of, repeated_classes
 from membench.steps.parallel.context_parallel import AXIS as CONTEXT
 from membench.steps.parallel.division import Division
 from membench.steps.parallel.expert_parallel import AXIS as EXPERTS
@@ -37,7 +41,7 @@ class Ranks:
     """Ranks of which each runs a step on samples of its own.
 
     Attributes:
-        mesh: their cluster, and its axes.
+        mesh: their cluster, which has their device, and its axes.
         sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
         experts: of the weights of experts, which fewer ranks share than the others; None: all are alike.
         accumulate: micro-batches of a step with shards, one after another.
@@ -64,12 +68,30 @@ class Ranks:
         """Number of ranks, or of pipelines of them, that have samples of their own."""
         return prod(self.mesh.sizes.get(axis, 1) for axis in (REPLICATED, SHARDED, EXPERTS))
 
+    def on(self, device: DeviceProfile) -> "Ranks":
+        """Return the ranks on another device."""
+        return replace(self, mesh=replace(self.mesh, cluster=replace(self.mesh.cluster, device=device)))
+
+    def graph_of_rank(self, graph: TaskGraph) -> TaskGraph:
+        """Return the graph of a rank, with its shards of the weights or its buckets, of a step that is captured on one device."""
+        if self.sharding:
+            sharded = shard(graph, self.sharding)
+            return shard(sharded, self.experts) if self.experts else sharded
+        if REPLICATED in self.mesh.sizes:
+            sizes = {"first_bytes": self.bucket_bytes, "bucket_bytes": self.bucket_bytes}
+            buckets = {name: size for name, size in sizes.items() if size is not None}
+            return replicate(graph, REPLICATED, self.mesh.sizes[REPLICATED], **buckets)
+        return graph
+
+
+ONE_RANK = Ranks(Mesh(SINGLE_DEVICE, ()), sharding=None)
+"""A single device, which has the whole step."""
+
 
 def ranks_of(
     module: nn.Module,
     cluster: Cluster,
     *,
-    nodes: int = 1,
     parallel: Mapping[str, int] | None = None,
     accumulate: int = 1,
     wrapped: Sequence[str] | None = None,
@@ -87,6 +109,7 @@ def ranks_of(
     """Return the ranks of a step, whose shards have the precision of the module's weights; see `membench.predict`.
 
     Args:
+        cluster: with all its hosts, and with their device.
         parallel: None: all GPUs divide the weights.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
         pipeline, stages: see `membench.predict`.
@@ -99,17 +122,22 @@ def ranks_of(
     Raises:
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
     """
-    parallel = parallel or {SHARDED: nodes * cluster.devices_per_host}
-    axes = _axes_of(parallel)
+    parallel = parallel or {SHARDED: cluster.devices}
+    mesh = Mesh(cluster, _axes_of(parallel))
+    stage_ranks = mesh.sizes.get(PIPELINED, 1)
+    shard_axes = [axis for axis in mesh.sizes if axis in (SHARDED, CONTEXT, EXPERTS)]
+    if stage_ranks > 1 and reshard_after_forward:
+        raise MembenchError(
+            "the stages of a pipeline keep gathered weights for all micro-batches; leave reshard_after_forward out, or pp"
+        )
+    if partition_optimizer and (shard_axes or REPLICATED not in mesh.sizes):
+        raise MembenchError(
+            f"partition_optimizer=True divides the update over replicas that have whole weights; set parallel={{{REPLICATED!r}: 8}} without "
+            f"{SHARDED}, which divides it as well, or leave it out"
+        )
     classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
-    sharding, stage_ranks = None, parallel.get(PIPELINED, 1)
-    shard_axes = [axis for axis, _ in axes if axis in (SHARDED, CONTEXT, EXPERTS)]
-    cut = None
+    cut, sharding, experts = None, None, None
     if stage_ranks > 1:
-        if reshard_after_forward:
-            raise MembenchError(
-                "the stages of a pipeline keep gathered weights for all micro-batches; leave reshard_after_forward out, or pp"
-            )
         summed_in = reduce_dtype if shard_axes else None
         cut = pipeline_of(module, classes, stage_ranks, pipeline, stages, accumulate, summed_in, end_blocks)
     elif accumulate > 1 and not shard_axes:
@@ -117,30 +145,42 @@ def ranks_of(
     if cut is not None:
         accumulate = 1
     if shard_axes:
-        sharding = Sharding(
-            prod(parallel.get(axis, 1) for axis in shard_axes),
-            groups_of(module, classes),
-            cut is None if reshard_after_forward is None else reshard_after_forward,
-            next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), None),
-            reduce_dtype,
-            copies_out,
-            REPLICATED if parallel.get(REPLICATED, 1) > 1 else "",
-            axis=BOTH.join(shard_axes),
+        sharding, experts = _shardings(
+            module,
+            mesh,
+            shard_axes,
+            classes,
+            reshard_after_forward=cut is None if reshard_after_forward is None else reshard_after_forward,
+            reduce_dtype=reduce_dtype,
+            copies_out=copies_out,
             accumulates=accumulate > 1,
             in_between=in_between,
-            shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
-        )
-    if partition_optimizer and (shard_axes or parallel.get(REPLICATED, 1) == 1):
-        raise MembenchError(
-            f"partition_optimizer=True divides the update over replicas that have whole weights; set parallel={{{REPLICATED!r}: 8}} without "
-            f"{SHARDED}, which divides it as well, or leave it out"
         )
     division = _division(module, parallel, tensor_parallel)
-    paths = _modules_of(module, classes) if shard_axes or stage_ranks > 1 else ()
-    mesh, experts = Mesh(replace(cluster, hosts=nodes), axes), None
-    if sharding is not None and EXPERTS in mesh.sizes:
-        sharding, experts = _with_experts_apart(module, sharding, mesh)
+    paths = modules_of(module, classes) if shard_axes or stage_ranks > 1 else ()
     return Ranks(mesh, sharding, accumulate, cut, division, bucket_bytes, paths, experts, partition_optimizer)
+
+
+def _shardings(
+    module: nn.Module, mesh: Mesh, axes: Sequence[str], classes: frozenset[str], **options: Any
+) -> tuple[Sharding, Sharding | None]:
+    """Return the sharding of weights over some axes, and that of the weights of experts; None: they are like the others.
+
+    Args:
+        classes: of the modules that are gathered one by one.
+        options: see `Sharding`.
+    """
+    floating = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
+    sharding = Sharding(
+        prod(mesh.sizes[axis] for axis in axes),
+        groups_of(module, classes),
+        kept_dtype=next(floating, None),
+        replicas=REPLICATED if REPLICATED in mesh.sizes else "",
+        axis=BOTH.join(axes),
+        shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
+        **options,
+    )
+    return _with_experts_apart(module, sharding, mesh) if EXPERTS in mesh.sizes else (sharding, None)
 
 
 def _with_experts_apart(module: nn.Module, sharding: Sharding, mesh: Mesh) -> tuple[Sharding, Sharding]:
@@ -199,90 +239,3 @@ def _division(module: nn.Module, parallel: Mapping[str, int], plan: Plan | None)
             )
         return Division(context=context, experts=experts) if context > 1 or experts > 1 else None
     return Division(tensor, context, experts, plan_of(module) if plan is None else plan)
-
-
-def pipeline_of(
-    module: nn.Module,
-    classes: frozenset[str],
-    ranks: int,
-    schedule: str,
-    stages: int | None,
-    micro_batches: int,
-    gradient_dtype: torch.dtype | None = None,
-    end_blocks: int = 1,
-) -> Pipeline:
-    """Return the pipeline of a module over some ranks.
-
-    Args:
-        classes: of the blocks of the network; see `stage_begins`.
-        schedule, stages: see `membench.predict`.
-        end_blocks: see `stage_begins`.
-
-    Raises:
-        MembenchError: there is no such schedule, or the module or the micro-batches cannot be divided.
-    """
-    order = choice(PipelineSchedule, "pipeline", schedule)
-    each = 2 if order is PipelineSchedule.INTERLEAVED else 1
-    begins = stage_begins(module, classes, stages or each * ranks, end_blocks)
-    return Pipeline(ranks, begins, micro_batches, order, gradient_dtype)
-
-
-def stage_begins(
-    module: nn.Module, classes: frozenset[str], stages: int, end_blocks: int = 1
-) -> tuple[str, ...]:
-    """Return the module with which each stage but the first begins, where each has as many blocks of the network as another.
-
-    Args:
-        classes: of the blocks.
-        end_blocks: that each of what is before the blocks and behind them counts as: one in torchtitan's
-            `generate_llm_fqn_per_model_part`, none in Megatron-LM.
-
-    Raises:
-        MembenchError: there are fewer blocks than stages.
-    """
-    named = _modules_of(module, classes)
-    blocks = [name for name in named if not any(name.startswith(f"{other}.") for other in named)]
-    if len(blocks) < stages:
-        raise MembenchError(
-            f"{len(blocks)} blocks ({', '.join(sorted(classes)) or 'of no class'}) cannot be divided into {stages} stages; use fewer stages"
-        )
-    least, more = divmod(len(blocks) + 2 * end_blocks, stages)
-    firsts = (stage * least + min(stage, more) - end_blocks for stage in range(1, stages))
-    return tuple(blocks[min(first, len(blocks) - stages + stage)] for stage, first in enumerate(firsts, 1))
-
-
-def _modules_of(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
-    """Return the paths of modules of some classes, without that of the module itself."""
-    return tuple(name for name, each in module.named_modules() if name and type(each).__name__ in classes)
-
-
-def repeated_classes(module: nn.Module) -> frozenset[str]:
-    """Return the names of classes of which a list of modules has several: the blocks of a network."""
-    found: Counter[str] = Counter()
-    for parent in module.modules():
-        if isinstance(parent, nn.ModuleList | nn.Sequential):
-            kinds = Counter(type(child).__name__ for child in parent)
-            found |= Counter({kind: number for kind, number in kinds.items() if number > 1})
-    return frozenset(found)
-
-
-def groups_of(module: nn.Module, classes: frozenset[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the names of the weights of each module of some classes, without those of modules inside it that are wrapped too.
-
-    Raises:
-        MembenchError: the module has no module of such a class.
-    """
-    wrapped = set(_modules_of(module, classes))
-    if not wrapped:
-        raise MembenchError(
-            f"{type(module).__name__} has no module of a class {', '.join(sorted(classes)) or 'that is repeated'}; name the classes "
-            "whose modules are gathered one by one"
-        )
-    groups: dict[str, list[str]] = {}
-    for weight, _ in module.named_parameters():
-        parts = weight.split(".")
-        owners = (".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
-        owner = next((name for name in owners if name in wrapped), None)
-        if owner is not None:
-            groups.setdefault(owner, []).append(weight)
-    return tuple(map(tuple, groups.values()))

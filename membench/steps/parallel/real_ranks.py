@@ -16,7 +16,7 @@ from membench.core.sharding import REPLICATED, SHARDED
 from membench.core.task_graph import TaskGraph
 from membench.planning.parallel.replication import FIRST_BUCKET_BYTES, replicate
 from membench.planning.parallel.sharding import shard
-from membench.steps.parallel.ranks import repeated_classes
+from membench.steps.parallel.blocks import repeated_classes
 from membench.steps.real.kept_steps import Shapes
 
 

@@ -36,8 +36,7 @@ class Cell:
         configuration: as composed; only for the hash and the record.
         batch_size: samples of a step, over all processes or devices.
         framework: whose lowering and efficiency a simulation takes.
-        device: simulated device; None: the step runs on this machine.
-        cluster: of simulated devices.
+        cluster: of simulated devices; one without a device where the step runs on this machine.
         backend: ``"cpu"``, ``"cuda"`` or ``"simulated"``.
         is_simulated: whether the step is simulated rather than run.
         cuda_graph: whether the step is replayed as one CUDA graph.
@@ -62,7 +61,6 @@ class Cell:
     batch_size: int
     method: Method
     framework: Framework
-    device: DeviceProfile | None
     cluster: Cluster
     backend: str
     is_simulated: bool
@@ -96,15 +94,15 @@ class Cell:
         """
         backend, budget = configuration["backend"], configuration.get("budget")
         precision = configuration.get("precision")
-        cluster, metrics = configuration.get("cluster"), configuration.get("metrics")
+        device, metrics = instantiate(configuration.get("device")), configuration.get("metrics")
+        cluster = instantiate(configuration.get("cluster")) or SINGLE_DEVICE
         return cls(
             configuration=configuration,
             model=Model.from_configuration(configuration["model"]),
             batch_size=int(configuration["batch_size"]),
             method=Method(configuration["strategy"]),
             framework=instantiate(configuration["framework"]),
-            device=instantiate(configuration.get("device")),
-            cluster=instantiate(cluster) if cluster else SINGLE_DEVICE,
+            cluster=replace(cluster, device=device) if device else cluster,
             backend=backend["name"],
             is_simulated=is_simulated(configuration),
             cuda_graph=backend.get("cuda_graph", False),
@@ -131,9 +129,9 @@ class Cell:
         Raises:
             MembenchError: the configuration has none.
         """
-        if self.device is None:
+        if self.configuration.get("device") is None:
             raise MembenchError("a simulated cell needs a device; choose one, such as device=k40m")
-        return self.device
+        return self.cluster.profile
 
     @property
     def simulated_machine(self) -> Machine:
@@ -143,8 +141,7 @@ class Cell:
     @property
     def cost(self) -> RooflineCost:
         """The cost model of the simulated device while all devices of the cluster copy."""
-        device = self.cluster.loaded(self.simulated_device)
-        return RooflineCost(device, self.framework.efficiency, self.simulated_machine)
+        return RooflineCost(self.cluster.loaded, self.framework.efficiency, self.simulated_machine)
 
     def captured_on(self) -> torch.device | None:
         """Return the device whose operators are captured: that on which the step runs, or the framework's.

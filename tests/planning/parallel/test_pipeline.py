@@ -22,7 +22,7 @@ from membench.core.workload import Workload
 from membench.planning.parallel import pipeline as passes
 from membench.planning.parallel.sharding import shard
 from membench.planning.rewrites.update import add_update
-from membench.steps.parallel.ranks import groups_of, repeated_classes, stage_begins
+from membench.steps.parallel.blocks import groups_of, repeated_classes, stage_begins
 from membench.steps.plan import plan
 from membench.steps.predicted.simulated_step import simulated_pipeline
 from membench.strategies.base import find_strategy
@@ -83,23 +83,6 @@ def pipeline(
 ) -> Pipeline:
     stages = 4 if schedule is PipelineSchedule.INTERLEAVED else 2
     return Pipeline(2, stage_begins(NETWORK, CLASSES, stages), MICRO_BATCHES, schedule, **options)
-
-
-@pytest.mark.parametrize(
-    ("stages", "expected"),
-    [(2, ["3"]), (3, ["2", "5"]), (4, ["1", "3", "5"]), (6, ["1", "2", "3", "4", "5"]), (1, [])],
-)
-def test_stages_have_as_many_blocks_where_what_is_around_them_counts_as_one_each(
-    stages: int, expected: list[str]
-) -> None:
-    begins = stage_begins(NETWORK, CLASSES, stages)
-    assert len(begins) == stages - 1
-    assert list(begins) == [f"blocks.{number}" for number in expected]
-
-
-def test_more_stages_than_blocks_are_refused() -> None:
-    with pytest.raises(MembenchError, match=r"6 blocks \(Block\) cannot be divided into 7 stages"):
-        stage_begins(NETWORK, CLASSES, 7)
 
 
 @pytest.mark.parametrize("schedule", ORDERS)

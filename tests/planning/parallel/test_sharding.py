@@ -23,7 +23,7 @@ from membench.planning.checking.validate import validate
 from membench.planning.parallel.replication import FIRST_BUCKET_BYTES, replicate
 from membench.planning.parallel.sharding import shard
 from membench.planning.rewrites.update import add_update
-from membench.steps.parallel.ranks import groups_of, repeated_classes
+from membench.steps.parallel.blocks import groups_of, repeated_classes
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
 from tests.helpers.costs import UnitCost

@@ -10,7 +10,7 @@ import membench
 from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
 from membench.core.workload import Workload
-from membench.steps.parallel.ranks import groups_of, ranks_of
+from membench.steps.parallel.ranks import ranks_of
 from membench.steps.predict import Predictor
 from membench.steps.predicted.prediction import Prediction
 from membench.strategies.pytorch import PyTorch
@@ -143,9 +143,3 @@ def test_what_cannot_be_divided_is_refused(options: dict[str, object], message: 
 def test_a_device_or_a_cluster_with_one_is_needed() -> None:
     with pytest.raises(MembenchError, match="needs a device"):
         predicted(replace(CLUSTER, device=""))
-
-
-def test_weights_outside_of_wrapped_modules_are_of_no_group() -> None:
-    groups = groups_of(NETWORK, frozenset({"Block"}))
-    assert len(groups) == 6 and all(len(group) == 4 for group in groups)
-    assert "6.weight" not in {name for group in groups for name in group}

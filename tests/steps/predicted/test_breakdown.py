@@ -8,7 +8,7 @@ import membench
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.workload import Workload
-from membench.steps.parallel.ranks import ranks_of
+from membench.steps.parallel.ranks import ONE_RANK, ranks_of
 from membench.steps.predict import Predictor
 from membench.steps.predicted.breakdown import OperatorTime, operator_times
 from membench.strategies.base import find_strategy
@@ -22,7 +22,7 @@ def operators(strategy: str = "pytorch", layers: int = 2, **options: object) -> 
             *(each for _ in range(layers) for each in (nn.Linear(WIDTH, WIDTH), nn.ReLU()))
         )
         inputs = torch.empty(8, WIDTH)
-    ranks = ranks_of(module, configuration.load("cluster", "dgx_h100"), **options) if options else None  # type: ignore[arg-type]
+    ranks = ranks_of(module, configuration.load("cluster", "dgx_h100"), **options) if options else ONE_RANK  # type: ignore[arg-type]
     update = membench.WeightUpdate(torch.optim.Adam)
     work = Workload("layers", module, nn.MSELoss(), (inputs,), (inputs,))
     predictor = Predictor(work, find_strategy(strategy)(), update=update, ranks=ranks)

@@ -24,7 +24,7 @@ from tests.helpers.cells import small_cell
 def test_attributes_are_the_objects_that_the_configuration_describes() -> None:
     configuration = small_cell(budget="200 MB", micro_batch=2, exchange="at_end")
     cell = Cell.from_configuration(configuration)
-    assert isinstance(cell.device, DeviceProfile) and isinstance(cell.framework, Framework)
+    assert isinstance(cell.simulated_device, DeviceProfile) and isinstance(cell.framework, Framework)
     assert isinstance(cell.method.strategy(), Eager) and cell.method.baseline is None
     assert (cell.model.name, cell.model.inputs, cell.batch_size) == ("lenet", [{"shape": [1, 28, 28]}], 4)
     assert (cell.budget_bytes, cell.micro_batch, cell.exchange) == (200 * MIB, 2, Exchange.AT_END)
