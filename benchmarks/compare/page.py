@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.compare.judged import Duel, counts, duels, not_dominated, step_time_s
 from benchmarks.compare.networks import NETWORKS
+from benchmarks.compare.peers import INFERENCE_PEERS, TRAINING_PEERS
 from benchmarks.compare.row import (
     EAGER,
     INFERENCE,
@@ -91,8 +92,13 @@ def _against_peers(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     yield "The peer's time in that of the strategy that was the fastest of those that hold no more in the first rounds; above 1 it is faster."
     yield ""
-    names = list(dict.fromkeys(row.method for row in rows if row.tool == PEER))
+    known = {row.method for row in rows if row.tool == PEER}
+    names = [name for name in (*TRAINING_PEERS, *INFERENCE_PEERS) if name in known]
     done = [name for name in NETWORKS if any(row.network == name for row in rows)]
+    compiled = {row.network for row in rows if row.kernels == Kernels.INDUCTOR}
+    if compiled and (missing := [name for name in done if name not in compiled]):
+        yield f"No strategy has run on compiled kernels on {', '.join(missing)}: these rows are older."
+        yield ""
     yield f"| peer | {' | '.join(done)} | membench is faster on | median |"
     yield f"|---|{'---:|' * (len(done) + 2)}"
     for name in names:

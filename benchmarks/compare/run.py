@@ -41,9 +41,9 @@ TURNS_S = 90.0
 
 
 def is_due(rows: Sequence[Row], network: str, mode: str, peers: Sequence[str]) -> bool:
-    """Return whether a network has no rows, or one of the peers was left out when it had its own."""
+    """Return whether a network has no rows, or none of one of the peers, which was left out or came later."""
     own = [row for row in rows if (row.network, row.mode) == (network, mode)]
-    return not own or any(row.reason == LEFT_OUT and row.method in peers for row in own)
+    return not own or not set(peers) <= {row.method for row in own if row.reason != LEFT_OUT}
 
 
 def rows_of(
