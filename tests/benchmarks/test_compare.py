@@ -232,6 +232,9 @@ def test_a_network_has_a_row_for_every_method_and_both_kinds_of_kernels(lenet: s
     assert run.is_due([row for row in rows if row.method != names[0]], lenet, TRAINING, names)
     text = page(rows, [])
     assert "not run: it copies on CUDA streams" in text and "| membench " in text and ", inductor |" in text
+    older = [replace(row, network="resnet50") for row in rows if row.kernels == Kernels.EAGER]
+    sentence = "No strategy has run on compiled kernels on resnet50: these rows are older."
+    assert sentence in page([*rows, *older], []) and sentence not in text
 
 
 def row(tool: str, method: str, peak_bytes: int, time_s: float, **fields: Any) -> Row:
