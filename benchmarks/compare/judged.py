@@ -44,7 +44,7 @@ def duels(rows: Sequence[Row]) -> list[Duel]:
     """
     ours = [row for row in rows if row.tool == MEMBENCH and counts(row)]
     return [
-        Duel(peer, min(_within(peer, ours), key=first_time_s, default=None))
+        Duel(peer, min(_within(peer, ours), key=first_time_over_eager, default=None))
         for peer in rows
         if peer.tool == PEER and counts(peer)
     ]
@@ -56,10 +56,10 @@ def step_time_s(row: Row) -> float:
     return row.step_time_s
 
 
-def first_time_s(row: Row) -> float:
+def first_time_over_eager(row: Row) -> float:
     """Return the time by which a strategy is chosen."""
-    assert row.first_time_s is not None
-    return row.first_time_s
+    assert row.first_time_over_eager is not None
+    return row.first_time_over_eager
 
 
 def not_dominated(rows: Sequence[Row], time_s: Callable[[Row], float]) -> list[Row]:

@@ -1,7 +1,8 @@
 """One network: peers by themselves, each in a process of its own, then every method in turns.
 
 First each peer, in a process of its own: made ready, its results next to eager's, its peak and its copies. Then, in another
-process, each strategy without a budget and within the peers' peaks, likewise; and rounds in which all take turns.
+process, each strategy without a budget and within the peers' peaks, likewise, and rounds in which those of one kind of kernels
+take turns; and rounds of eager, the peers and the strategies that no other one dominated there.
 """
 
 import time
@@ -9,20 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from itertools import chain
 from multiprocessing import get_context
 from statistics import median
 from typing import Any
 
 import torch
 
-from benchmarks.compare.judged import first_time_s, not_dominated
+from benchmarks.compare.judged import first_time_over_eager, not_dominated
 from benchmarks.compare.measured import InitialState, all_numbers, times_in_turns_s
 from benchmarks.compare.networks import NETWORKS
 from benchmarks.compare.peers import INFERENCE_PEERS, TRAINING_PEERS
 from benchmarks.compare.peers.peer import Peer
 from benchmarks.compare.planned import planned_steps
-from benchmarks.compare.row import EAGER, INFERENCE, MEMBENCH, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
+from benchmarks.compare.row import EAGER, INFERENCE, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
 from benchmarks.compare.step import Step, plain_step
 from membench.backends.real import real_device
 from membench.core.errors import MembenchError, one_line
@@ -34,7 +34,7 @@ LEFT_OUT = "left out of this run"
 SAME_PEAK = 0.01
 """Peaks of peers that differ by less are one budget, the lower."""
 CHOOSING_ROUNDS = 3
-"""In which all methods take turns."""
+"""In which the strategies of one kind of kernels and eager take turns."""
 LEAST_ROUNDS, MOST_ROUNDS = 9, 15
 TURNS_S = 90.0
 """About how long the rounds after those take, unless that is fewer than the least."""
@@ -116,18 +116,20 @@ def all_together(
     first = Row(network, mode, PYTORCH, EAGER, OK, rounding=rounding, **numbers)
     timed: list[tuple[Row, Step]] = [(first, eager)]
     rest: list[Row] = []
-    found = (
-        planned_steps(network, workload, device, budgets(first, alone), kernels, names)
-        for kernels in Kernels
-        if kernels is Kernels.EAGER or device.type == "cpu"
-    )
-    for planned in chain.from_iterable(found):
-        if planned.step is None:
-            rest.append(planned.row)
+    for kernels in Kernels:
+        if kernels is not Kernels.EAGER and device.type != "cpu":
             continue
-        numbers = all_numbers(planned.step, initial, expected, device)
-        timed.append((replace(planned.row, rounding=rounding, **numbers), planned.step))
-        print(f"  {planned.row.label}: planned in {planned.row.ready_time_s:.1f} s", flush=True)
+        found: list[tuple[Row, Step]] = []
+        for planned in planned_steps(network, workload, device, budgets(first, alone), kernels, names):
+            if planned.step is None:
+                rest.append(planned.row)
+                continue
+            numbers = all_numbers(planned.step, initial, expected, device)
+            found.append((replace(planned.row, rounding=rounding, **numbers), planned.step))
+            print(f"  {planned.row.label}: planned in {planned.row.ready_time_s:.1f} s", flush=True)
+        best, others = chosen(timed[0], found, device)
+        timed += best
+        rest += others
     for row in alone:
         if row.outcome == OK:
             step = PEERS[mode][row.method].step(workload, NETWORKS[network].blocks)
@@ -136,46 +138,53 @@ def all_together(
             timed.append((row, step))
         else:
             rest.append(row)
-    rows = timed_rows(timed, device)
+    rows = timed_rows(timed, device) + rest
     for _, step in timed:
         step.close()
     by_label = {row.label: row for row in rows}
-    return rows + [_as_measured(row, by_label[row.same_as]) if row.same_as else row for row in rest]
+    return [_as_measured(row, by_label[row.same_as]) if row.same_as else row for row in rows]
+
+
+def chosen(
+    eager: tuple[Row, Step], found: Sequence[tuple[Row, Step]], device: torch.device
+) -> tuple[list[tuple[Row, Step]], list[Row]]:
+    """Return the strategies that no other one dominates in rounds in which all and eager take turns, and the others' rows.
+
+    The others' steps are closed: they would hold host memory in the rounds that follow.
+    """
+    first_s, *rest_s = _medians_s([step for _, step in (eager, *found)], device, CHOOSING_ROUNDS)[0]
+    rows = [
+        replace(row, first_time_over_eager=time_s / first_s)
+        for (row, _), time_s in zip(found, rest_s, strict=True)
+    ]
+    best = not_dominated(rows, first_time_over_eager)
+    pairs = [(row, step) for row, (_, step) in zip(rows, found, strict=True)]
+    for row, step in pairs:
+        if row not in best:
+            step.close()
+    return [pair for pair in pairs if pair[0] in best], [row for row in rows if row not in best]
 
 
 def timed_rows(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[Row]:
-    """Return the rows with times: first all methods take turns, then eager, the peers and what no strategy dominates there.
+    """Return the rows with times, of rounds in which all take turns.
 
-    What is compared was therefore chosen by other times than those that it is compared by: the fastest of many would
-    otherwise owe a part of its lead to chance.
+    Strategies were chosen by other times than those that they are compared by: the fastest of many would otherwise owe a part
+    of its lead to chance.
     """
-
-    def times_s(chosen: Sequence[Step], rounds: int) -> tuple[list[float], list[float]]:
-        """Return the medians of the seconds that are judged, and of those that passed."""
-        taken_s = times_in_turns_s(chosen, device, rounds)
-        elapsed_s, of_threads_s = (
-            [median(each[kind] for each in times) for times in taken_s] for kind in (0, 1)
-        )
-        return (elapsed_s if device.type == "cuda" else of_threads_s), elapsed_s
-
-    first_s, passed_s = times_s([step for _, step in timed], CHOOSING_ROUNDS)
-    rows = [replace(row, first_time_s=time_s) for (row, _), time_s in zip(timed, first_s, strict=True)]
-    best = [
-        row
-        for kernels in Kernels
-        for row in not_dominated(
-            [row for row in rows if row.tool == MEMBENCH and row.kernels == kernels], first_time_s
-        )
+    steps = [step for _, step in timed]
+    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, round(TURNS_S / sum(_medians_s(steps, device, 1)[1]))))
+    judged_s, elapsed_s = _medians_s(steps, device, rounds)
+    return [
+        replace(row, step_time_s=time_s, eager_time_s=judged_s[0], elapsed_time_s=whole_s, rounds=rounds)
+        for (row, _), time_s, whole_s in zip(timed, judged_s, elapsed_s, strict=True)
     ]
-    again = [place for place, row in enumerate(rows) if row.tool != MEMBENCH or row in best]
-    once_s = sum(passed_s[place] for place in again)
-    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, round(TURNS_S / once_s)))
-    judged_s, elapsed_s = times_s([timed[place][1] for place in again], rounds)
-    for place, time_s, whole_s in zip(again, judged_s, elapsed_s, strict=True):
-        rows[place] = replace(
-            rows[place], step_time_s=time_s, eager_time_s=judged_s[0], elapsed_time_s=whole_s, rounds=rounds
-        )
-    return rows
+
+
+def _medians_s(steps: Sequence[Step], device: torch.device, rounds: int) -> tuple[list[float], list[float]]:
+    """Return the medians of the seconds that are judged, and of those that passed."""
+    taken_s = times_in_turns_s(steps, device, rounds)
+    elapsed_s, of_threads_s = ([median(each[kind] for each in times) for times in taken_s] for kind in (0, 1))
+    return (elapsed_s if device.type == "cuda" else of_threads_s), elapsed_s
 
 
 def _as_measured(row: Row, other: Row) -> Row:
