@@ -17,16 +17,23 @@ class CodeMutant:
 
     Attributes:
         name: method, what was changed, and the code there.
+        original: the code as it is.
+        changed: the number of the changed node among all.
+        change: changes the node.
     """
 
     name: str
-    tree: ast.Module
+    original: ast.Module
+    changed: int
+    change: Callable[[Any], None]
 
     def load(self, original: ModuleType) -> ModuleType:
-        """Return the changed module beside the original."""
+        """Return the changed module beside the original; only here is the code copied, as tests that do not run have mutants too."""
+        tree = deepcopy(self.original)
+        self.change(list(ast.walk(tree))[self.changed])
         module = ModuleType(original.__name__)
         module.__file__ = original.__file__
-        exec(compile(self.tree, f"<{self.name}>", "exec"), module.__dict__)
+        exec(compile(ast.fix_missing_locations(tree), f"<{self.name}>", "exec"), module.__dict__)
         return module
 
 
@@ -51,10 +58,8 @@ def code_mutants(
             for what, change in (*_of_statements(node, ordered), *_of_expressions(node, method, replaced)):
                 name = f"{method.name}: {what}"
                 counts[name] += 1
-                mutant = deepcopy(tree)
-                change(list(ast.walk(mutant))[number])
                 again = f" ({counts[name]})" if counts[name] > 1 else ""
-                yield CodeMutant(name + again, ast.fix_missing_locations(mutant))
+                yield CodeMutant(name + again, tree, number, change)
 
 
 _Change = tuple[str, Callable[[Any], None]]

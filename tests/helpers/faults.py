@@ -8,12 +8,10 @@ import time
 from pathlib import Path
 
 from membench.core.cost_model import CostModel
+from membench.core.files import write_whole
 from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
 from membench.strategies.eager import Eager
-
-HOLD = Path("hold")
-"""While this file is there, `Held` waits."""
 
 
 class Raises(Eager):
@@ -46,15 +44,20 @@ class Hangs(Eager):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         started = subprocess.Popen(["sleep", "600"])
-        Path(self.note).write_text(str(started.pid))
+        write_whole(Path(self.note), str(started.pid))
         time.sleep(600)
         raise AssertionError
 
 
 class Held(Eager):
-    """Ends when it is let go."""
+    """Ends when it is let go, which is when a file is no longer there; writes its process number into another one if it has a name."""
+
+    def __init__(self, hold: str = "hold", note: str = "") -> None:
+        self.hold, self.note = hold, note
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        while HOLD.exists():
+        if self.note:
+            write_whole(Path(self.note), str(os.getpid()))
+        while Path(self.hold).exists():
             time.sleep(0.05)
         return super().schedule(graph, cost, budget_bytes)

@@ -135,12 +135,8 @@ NETWORKS = {
 
 
 EACH_NETWORK = [
-    pytest.param(
-        name, marks=[pytest.mark.xdist_group(name), *([pytest.mark.slow] if name in ONLY_SLOW else [])]
-    )
-    for name in NETWORKS
+    pytest.param(name, marks=[pytest.mark.slow] if name in ONLY_SLOW else []) for name in NETWORKS
 ]
-"""With ``--dist loadgroup`` one process runs all tests of a network, so its operators are measured once on a GPU."""
 
 
 class Layer(nn.Module):

@@ -85,7 +85,7 @@ def test_each_fault_is_a_record_and_the_sweep_goes_on(launcher: str, tmp_path: P
     targets = ["membench.strategies.eager.Eager", *(f"tests.helpers.faults.{fault}" for fault in FAULTS)]
     words = f"strategy._target_={','.join(targets)}"
     code, said, complained = _end(
-        _start(tmp_path, words, "batch_size=4", "time_limit_s=15", f"hydra/launcher={launcher}")
+        _start(tmp_path, words, "batch_size=4", "time_limit_s=5", f"hydra/launcher={launcher}")
     )
     assert code == 0, complained
     records = {strategy: record for (strategy, _), record in _records(tmp_path).items()}

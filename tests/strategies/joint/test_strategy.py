@@ -1,5 +1,6 @@
 """Joint: never slower than another lossless method within its peak, and as fast as eager where memory allows."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -102,21 +103,19 @@ def test_another_methods_schedule_is_taken_where_it_is_faster(
     assert (taken.strategy, given.strategy) == ("joint", name)
 
 
-def small_networks() -> dict[str, TaskGraph]:
+SMALL_NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "convolutions": (lambda: nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(5)), nn.AvgPool2d(32), nn.Flatten()), 8),
+    "densenet": (lambda: DenseNet(growth_rate=8, block_config=(2, 2), num_init_features=8, num_classes=10), 3),
+    "resnet": (lambda: ResNet(BasicBlock, [1, 1, 1, 1], 10), 3),
+}  # fmt: skip
+"""With the channels of their images."""
+
+
+@pytest.mark.parametrize("name", SMALL_NETWORKS)
+def test_the_budget_that_a_refusal_names_is_kept(name: str) -> None:
+    build, channels = SMALL_NETWORKS[name]
     with torch.device("meta"):
-        networks = {
-            "convolutions": nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(5)), nn.AvgPool2d(32), nn.Flatten()),
-            "densenet": DenseNet(growth_rate=8, block_config=(2, 2), num_init_features=8, num_classes=10),
-            "resnet": ResNet(BasicBlock, [1, 1, 1, 1], 10),
-        }  # fmt: skip
-        return {
-            name: graph_of(network, 8 if name == "convolutions" else 3, 32)
-            for name, network in networks.items()
-        }
-
-
-@pytest.mark.parametrize("network", small_networks().values(), ids=small_networks())
-def test_the_budget_that_a_refusal_names_is_kept(network: TaskGraph) -> None:
+        network = graph_of(build(), channels, 32)
     with pytest.raises(InfeasibleSchedule) as refusal:
         plan(network, Joint(), K40M, network.lower_bound_bytes // 3)
     needed_bytes = refusal.value.needed_bytes

@@ -37,34 +37,47 @@ def test_a_child_makes_the_record_that_this_process_would(worker: Worker) -> Non
     assert worker.run(small_cell()) == run_cell(small_cell())
 
 
-def test_the_time_limit_stops_a_cell_and_all_that_it_started(worker: Worker, tmp_path: Path) -> None:
-    worker.run(small_cell())
-    note = tmp_path / "started"
-    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
-    record = worker.run(small_cell(strategy=hangs), time_limit_s=5)
-    assert (record.outcome, record.signal) == (Outcome.TIMEOUT, "SIGKILL")
-    assert "not done after 5 s" in record.reason
-    assert not _is_alive(int(note.read_text()))
-
-
 def test_signals_that_announce_the_end_of_a_job_do_not_fail_its_cell(worker: Worker, tmp_path: Path) -> None:
     """Slurm sends them to every process of a job that is cancelled, preempted or out of time."""
     worker.run(small_cell())
-    note, announced = tmp_path / "started", []
+    note, hold = tmp_path / "started", tmp_path / "hold"
+    hold.touch()
 
     def announce() -> None:
-        child = os.getpgid(int(_wait_for(note)))
+        child = int(_wait_for(note))
         for announcement in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(child, announcement)
-            announced.append(announcement)
+        hold.unlink()
 
     thread = threading.Thread(target=announce)
     thread.start()
-    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
-    record = worker.run(small_cell(strategy=hangs), time_limit_s=5)
+    held = {"_target_": "tests.helpers.faults.Held", "note": str(note), "hold": str(hold)}
+    assert worker.run(small_cell(strategy=held)).outcome is Outcome.OK
     thread.join(timeout=10)
-    assert len(announced) == 3
+    assert not hold.exists()
+
+
+class ClockOf:
+    """A clock on which ages pass once a file is there: a time limit that is far off until a process has started, however slowly."""
+
+    def __init__(self, note: Path) -> None:
+        self.note = note
+
+    def monotonic(self) -> float:
+        return time.monotonic() + 1e6 * self.note.exists()
+
+
+def test_the_time_limit_stops_a_cell_and_all_that_it_started(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.run(small_cell())
+    note = tmp_path / "started"
+    monkeypatch.setattr("membench.sweep.processes.worker.time", ClockOf(note))
+    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
+    record = worker.run(small_cell(strategy=hangs), time_limit_s=1000)
     assert (record.outcome, record.signal) == (Outcome.TIMEOUT, "SIGKILL")
+    assert "not done after 1000 s" in record.reason
+    assert not _is_alive(int(note.read_text()))
 
 
 def test_closing_workers_interrupts_a_cell_that_runs(tmp_path: Path) -> None:
