@@ -4,8 +4,9 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 # Two processes of one thread each: the tests' networks are too small for more. Each has half of the tests in their order, so that what
-# a file or a folder caches is made once, and takes from the other what is left when it is done.
-TEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal --durations 25 --durations-min 5
+# a file or a folder caches is made once, and takes from the other what is left when it is done. Python keeps what it compiles, also where
+# PYTHONDONTWRITEBYTECODE is set: the tests start many processes, each of which would compile the package, which takes a second.
+TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal --durations 25 --durations-min 5
 
 .DEFAULT_GOAL := help
 .PHONY: help install test test-slow test-accelerator test-gpu test-slurm measure compare validate frontiers depth-record lint format docs figures report scoreboard sensitivity sync bench audit smoke clean
