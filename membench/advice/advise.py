@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from membench.advice.advice import Advice, AdvisedPlan, Refusal
+from membench.advice.advise_cluster import advise_cluster
 from membench.advice.batches import Batches
 from membench.advice.changes import AS_IT_IS, NO_CHANGES, ModuleChanges
-from membench.advice.cluster import advise_cluster
 from membench.advice.cluster_advice import ClusterAdvice
 from membench.advice.levers import Levers, sharded_bytes
 from membench.advice.methods import Methods
@@ -136,7 +136,7 @@ def advise(
         progress: show on stderr what is done.
         kernels: ``"eager"``, ``"inductor"`` or None, see `membench.predict`; every method is planned over these.
 
-    With a cluster it is `membench.advice.cluster.advise_cluster`, whose arguments are described there.
+    With a cluster it is `membench.advice.advise_cluster.advise_cluster`, whose arguments are described there.
 
     Raises:
         UnsupportedModel: the module cannot be captured; names the layer.

@@ -139,10 +139,7 @@ def run(settings: Settings) -> int:
     # torch takes seconds, which a wrong word need not wait for
     from membench.steps.parallel.ranks import ONE_RANK, ranks_of
     from membench.steps.predict import Predictor
-    from membench.steps.predicted.breakdown import operator_times
     from membench.steps.predicted.fused_graphs import compiled_parts
-    from membench.steps.predicted.prediction import predicted
-    from membench.steps.predicted.simulated_step import simulated_step
     from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(settings.configuration)
@@ -158,9 +155,8 @@ def run(settings: Settings) -> int:
     )
     table: Sequence[str] = ()
     if settings.breakdown:
-        runs, cost = predictor.planned(machine=cell.simulated_machine)
-        prediction = predicted(runs, simulated_step(runs, cost), ranks.mesh.cluster.profile)
-        table = ["", *operator_lines(operator_times(runs, cost), prediction.step_time_s)]
+        prediction, operators = predictor.broken_down(machine=cell.simulated_machine)
+        table = ["", *operator_lines(operators, prediction.step_time_s)]
     else:
         prediction = predictor.on(machine=cell.simulated_machine)
     values = [

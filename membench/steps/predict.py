@@ -44,6 +44,7 @@ from membench.steps.arguments import (
 from membench.steps.parallel.ranks import ONE_RANK, Ranks, ranks_of
 from membench.steps.parallel.tensor_parallel import Plan
 from membench.steps.plan import Runs
+from membench.steps.predicted.breakdown import OperatorTime
 from membench.steps.predicted.fused_graphs import compiled_parts, step_graphs
 from membench.steps.predicted.prediction import Prediction
 from membench.steps.predicted.rank_step import RankStep
@@ -145,6 +146,16 @@ class Predictor:
         """
         step = self._step_on(device, machine)
         return step.planned(), step.cost
+
+    def broken_down(
+        self, device: DeviceProfile | None = None, machine: Machine | None = None
+    ) -> tuple[Prediction, tuple[OperatorTime, ...]]:
+        """Return the prediction for a device, and the operators of its step; see `on`.
+
+        Raises:
+            MembenchError: there is a pipeline, whose ranks differ.
+        """
+        return self._step_on(device, machine).broken_down()
 
     def _step_on(self, device: DeviceProfile | None, machine: Machine | None) -> RankStep:
         # each stage of a pipeline updates its own weights

@@ -18,13 +18,17 @@ from torch import nn
 
 import membench
 from membench.backends.cpu import Chaos
+from membench.capture.capture import capture
 from membench.cli import report, timeline
 from membench.cli.commands import COMMANDS
 from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.record import Outcome
 from membench.core.schedule import Offload
+from membench.core.task_graph import Kind, Phase
+from membench.core.workload import Workload
 from membench.papers.cells import cell_configuration, hydra_composition
+from membench.planning.encoding import float32_activations
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
 from membench.sweep.cells.run import run_cell
@@ -86,6 +90,24 @@ def test_the_example_strategy_is_short_and_its_configuration_builds_it(example_s
     assert len(EXAMPLE["membench/strategies/offload_large.py"].text.splitlines()) < 40
     built = configuration.instantiate(yaml.safe_load(EXAMPLE["conf/strategy/offload_large.yaml"].text))
     assert isinstance(built, example_strategy)
+
+
+def test_the_example_chooses_the_inputs_of_layer_norms() -> None:
+    [choice] = [code.text for code in code_of("docs/strategy.md") if "native_layer_norm" in code.text]
+    module = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.LayerNorm(64))))
+    inputs = torch.empty(32, 64)
+    graph = capture(Workload("norms", module, nn.MSELoss(), (inputs,), (inputs,))).graph
+    names: dict[str, Any] = {
+        "graph": graph,
+        "float32_activations": float32_activations,
+        "least_bytes": 32 * 4,
+    }
+    exec(choice, names)
+    made = [
+        task.writes[0] for task in graph.tasks if task.phase is Phase.FORWARD and task.kind is Kind.LINEAR
+    ]
+    assert len(made) == 3
+    assert names["chosen"] == set(made)
 
 
 # ---- adding a model, a device --------------------------------------------------------------------
@@ -169,6 +191,19 @@ def _parse(words: list[str]) -> object:
 def test_files_that_a_page_names_exist(page: str) -> None:
     missing = [path for path in mentioned_files(page) if path not in EXAMPLE and not (ROOT / path).exists()]
     assert not missing
+
+
+def test_changes_edit_few_files_which_have_the_names_that_the_table_states() -> None:
+    section = (ROOT / "docs" / "architecture.md").read_text().split("### Which files a change edits")[1]
+    rows = [line for line in section.split("\n#")[0].splitlines() if line.startswith("| ")][2:]
+    assert len(rows) > 10
+    for row in rows:
+        files = re.findall(r"`(membench/[\w/]+\.py)`(?: \(([^)]*)\))?", row)
+        assert len(files) <= 6, row
+        for path, names in files:
+            text = (ROOT / path).read_text()
+            missing = [name for name in re.findall(r"`(\w+)`", names) if not re.search(rf"\b{name}\b", text)]
+            assert not missing, f"{path} has no {missing}"
 
 
 def test_residuals_are_those_of_the_calibrated_files() -> None:

@@ -19,6 +19,7 @@ from membench.planning.rewrites.update import add_states
 from membench.steps.arguments import as_machine
 from membench.steps.parallel.ranks import Ranks
 from membench.steps.plan import Runs, plan_step
+from membench.steps.predicted.breakdown import OperatorTime, operator_times
 from membench.steps.predicted.prediction import Prediction, after_rounds, of_stages, predicted
 from membench.steps.predicted.simulated_step import simulated_pipeline, simulated_step
 from membench.strategies.base import Strategy
@@ -91,8 +92,7 @@ class RankStep:
         """Return the prediction of one rank: of a pipeline, whose ranks are simulated together, the one with the greatest memory."""
         pipeline = self.ranks.pipeline
         if pipeline is None:
-            runs = self.planned()
-            return predicted(runs, simulated_step(runs, self.cost), self.ranks.mesh.cluster.profile)
+            return self._of_all(self.planned())
         with without_collection():  # which would look through millions of objects again and again
             whole = self.graph_at(self.batch_size)
             if isinstance(self.strategy, PyTorch):
@@ -103,6 +103,19 @@ class RankStep:
             first, second = (each.micro_batches for each in pipeline.shorter)
             rounds = (pipeline.micro_batches - first) / (second - first)
             return of_stages(after_rounds(rounds, *each) for each in zip(few, more, strict=True))
+
+    def broken_down(self) -> tuple[Prediction, tuple[OperatorTime, ...]]:
+        """Return the prediction of a rank, which is like all others, and the operators of its step.
+
+        Raises:
+            MembenchError: there is a pipeline, whose ranks differ.
+        """
+        runs = self.planned()
+        return self._of_all(runs), operator_times(runs, self.cost)
+
+    def _of_all(self, runs: Runs) -> Prediction:
+        """Return the prediction of planned ranks that are alike."""
+        return predicted(runs, simulated_step(runs, self.cost), self.ranks.mesh.cluster.profile)
 
     def _places(self, whole: TaskGraph, pipeline: Pipeline) -> list[Prediction]:
         """Return the prediction of each place in a pipeline, whose step ends with that of the last rank.
