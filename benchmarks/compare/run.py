@@ -2,7 +2,7 @@
 
 First each peer, in a process of its own: made ready, its results next to eager's, its peak and its copies. Then, in another
 process, each strategy without a budget and within the peers' peaks, likewise, and rounds in which those of one kind of kernels
-take turns; and rounds of eager, the peers and the strategies that no other one dominated there.
+take turns; then rounds of the strategies that no other one of their kind dominated there, and rounds of these, eager and the peers.
 """
 
 import time
@@ -34,7 +34,7 @@ LEFT_OUT = "left out of this run"
 SAME_PEAK = 0.01
 """Peaks of peers that differ by less are one budget, the lower."""
 CHOOSING_ROUNDS = 3
-"""In which the strategies of one kind of kernels and eager take turns."""
+"""In which eager and the strategies of one kind of kernels take turns, and then those of all kinds that are left."""
 LEAST_ROUNDS, MOST_ROUNDS = 9, 15
 TURNS_S = 90.0
 """About how long the rounds after those take, unless that is fewer than the least."""
@@ -130,6 +130,7 @@ def all_together(
         best, others = chosen(timed[0], found, device)
         timed += best
         rest += others
+    timed = with_first_times(timed, device)
     for row in alone:
         if row.outcome == OK:
             step = PEERS[mode][row.method].step(workload, NETWORKS[network].blocks)
@@ -152,17 +153,21 @@ def chosen(
 
     The others' steps are closed: they would hold host memory in the rounds that follow.
     """
-    first_s, *rest_s = _medians_s([step for _, step in (eager, *found)], device, CHOOSING_ROUNDS)[0]
-    rows = [
-        replace(row, first_time_over_eager=time_s / first_s)
-        for (row, _), time_s in zip(found, rest_s, strict=True)
-    ]
-    best = not_dominated(rows, first_time_over_eager)
-    pairs = [(row, step) for row, (_, step) in zip(rows, found, strict=True)]
+    pairs = with_first_times([eager, *found], device)[1:]
+    best = not_dominated([row for row, _ in pairs], first_time_over_eager)
     for row, step in pairs:
         if row not in best:
             step.close()
-    return [pair for pair in pairs if pair[0] in best], [row for row in rows if row not in best]
+    return [pair for pair in pairs if pair[0] in best], [row for row, _ in pairs if row not in best]
+
+
+def with_first_times(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[tuple[Row, Step]]:
+    """Return the steps with their times over that of the first one, eager's, in rounds in which all take turns."""
+    times_s, _ = _medians_s([step for _, step in timed], device, CHOOSING_ROUNDS)
+    return [
+        (replace(row, first_time_over_eager=time_s / times_s[0]), step)
+        for (row, step), time_s in zip(timed, times_s, strict=True)
+    ]
 
 
 def timed_rows(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[Row]:
