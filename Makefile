@@ -98,8 +98,8 @@ scoreboard:  ## show how many of the papers' numbers come out
 sync: $(STAMP)  ## upload the W&B runs that were logged offline; needs `wandb login`
 	WANDB_DIR=outputs $(RUN) -m wandb sync --yes
 
-bench: $(STAMP)  ## measure membench itself
-	@for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
+bench: $(STAMP)  ## measure membench itself; keep the ratios over commits in results/benchmarks/
+	$(RUN) -m benchmarks
 
 audit:  ## look the exact versions up among published vulnerabilities; needs a network
 	$(PYTHON) -m venv build/audit

@@ -70,6 +70,15 @@ def main() -> None:
         print(line)
 
 
+def ratios() -> dict[str, float]:
+    """Return the geometric mean of `joint`'s time with compiled kernels over that with eager ones."""
+    rows = list(compared("resnet50", DEVICES[0]))
+    print(*summary(rows), sep="\n", flush=True)
+    return {
+        f"compiled over eager kernels under joint, resnet50 on {DEVICES[0]}": geometric_mean(_ratios(rows))
+    }
+
+
 def compared(network: str, device: str) -> Iterator[Row]:
     """Yield the step times of `joint` with both kinds of kernels, for each budget; empty where it cannot be kept."""
     framework = load("framework", "pytorch")
@@ -104,14 +113,18 @@ def summary(rows: Iterable[Row]) -> list[str]:
 
 
 def _line(name: str, rows: list[Row]) -> str:
-    ratios = [
+    found = _ratios(rows)
+    alone = [sum(bool(row[one]) and not row[other] for row in rows) for one, other in _BOTH_WAYS]
+    mean, largest = (f"{each:.3f}" for each in (geometric_mean(found), max(found)))
+    return f"| {name} | {len(found)} | {mean} | {largest} | {alone[0]} | {alone[1]} |"
+
+
+def _ratios(rows: Iterable[Row]) -> list[float]:
+    return [
         float(row["compiled_s"]) / float(row["eager_s"])
         for row in rows
         if row["compiled_s"] and row["eager_s"]
     ]
-    alone = [sum(bool(row[one]) and not row[other] for row in rows) for one, other in _BOTH_WAYS]
-    mean, largest = (f"{each:.3f}" for each in (geometric_mean(ratios), max(ratios)))
-    return f"| {name} | {len(ratios)} | {mean} | {largest} | {alone[0]} | {alone[1]} |"
 
 
 _BOTH_WAYS = (("compiled_s", "eager_s"), ("eager_s", "compiled_s"))

@@ -9,6 +9,7 @@ Predicted over measured; the median of alternating rounds, in each of which oper
 import os
 import statistics
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -47,17 +48,26 @@ def ratio(network: str, strategy: str) -> float:
     return predicted_s / measured_s
 
 
-def main(networks: list[str]) -> None:
-    for network in networks or NETWORKS:
-        ratios: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
+def ratios(networks: Iterable[str] = NETWORKS) -> dict[str, float]:
+    """Return the median of predicted over measured step times, by network and strategy."""
+    medians: dict[str, float] = {}
+    for network in networks:
+        found: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
         for _ in range(ROUNDS):
             for strategy in STRATEGIES:
-                ratios[strategy].append(ratio(network, strategy))
-        medians = (f"{strategy} {statistics.median(found):.2f}" for strategy, found in ratios.items())
-        print(f"{network}: {', '.join(medians)}", flush=True)
+                found[strategy].append(ratio(network, strategy))
+        of_network = {strategy: statistics.median(values) for strategy, values in found.items()}
+        print(
+            f"{network}: {', '.join(f'{name} {value:.2f}' for name, value in of_network.items())}", flush=True
+        )
+        medians |= {
+            f"{network}, {strategy}: predicted over measured time": value
+            for strategy, value in of_network.items()
+        }
+    return medians
 
 
 if __name__ == "__main__":
     os.environ.update(CPU_ENVIRONMENT)  # glibc reads it when a process starts
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pool.submit(main, sys.argv[1:]).result()
+        pool.submit(ratios, sys.argv[1:] or list(NETWORKS)).result()

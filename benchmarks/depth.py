@@ -83,8 +83,9 @@ def measure(
     )
 
 
-def all_strategies() -> None:
-    """Print a line for each strategy: its stages at each depth, and how each stage grows."""
+def all_strategies() -> dict[str, float]:
+    """Print a line for each strategy: its stages at each depth; and return how much a task takes at the greater depth over the less."""
+    growth: dict[str, list[float]] = {stage: [] for stage in STAGES}
     graphs = {(depth, mode): captured(depth, mode) for depth in DEPTHS_OF_ALL for mode in Mode}
     title = "  ".join(f"{stage + ' at ' + '/'.join(map(str, DEPTHS_OF_ALL)):34s}" for stage in STAGES)
     print(f"{'us/task':15s}{title}", flush=True)
@@ -93,10 +94,17 @@ def all_strategies() -> None:
         mode = Mode.TRAINING if Mode.TRAINING in strategy.modes else Mode.INFERENCE
         at = {depth: stages_us(strategy, graphs[depth, mode], BUDGETS.get(name)) for depth in DEPTHS_OF_ALL}
         columns = []
-        for number in range(len(STAGES)):
+        for number, stage in enumerate(STAGES):
             times = "".join(f"{at[depth][number]:6.0f}" for depth in DEPTHS_OF_ALL)
-            columns.append(f"{times}  ({at[GROWS_TO][number] / at[GROWS_FROM][number]:4.2f} x)")
+            grown = at[GROWS_TO][number] / at[GROWS_FROM][number]
+            columns.append(f"{times}  ({grown:4.2f} x)")
+            growth[stage].append(grown)
         print(f"{name:15s}{'  '.join(columns)}", flush=True)
+    return {
+        f"{stage}, {kind} of all strategies: a task's time at {GROWS_TO} layers over {GROWS_FROM}": of(values)
+        for stage, values in growth.items()
+        for kind, of in (("median", statistics.median), ("largest", max))
+    }
 
 
 def captured(depth: int, mode: Mode) -> TaskGraph:
@@ -131,16 +139,19 @@ def cpu_time_s(run: Callable[[], object]) -> float:
     return time.process_time() - start_s
 
 
+def ratios() -> dict[str, float]:
+    """Return how the time per task grows with depth, by stage, after a line for each depth of two methods."""
+    for method in METHODS:
+        print(method, flush=True)
+        for depth in map(str, DEPTHS):
+            subprocess.run([sys.executable, __file__, method, depth], check=True)
+    print("all strategies", flush=True)
+    return all_strategies()
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["all"]:
-        all_strategies()
-    elif len(sys.argv) > 1:
+    if len(sys.argv) > 1:
         method, depth = sys.argv[1:]
         print(METHODS[method](int(depth)), flush=True)
     else:
-        for method in METHODS:
-            print(method, flush=True)
-            for depth in map(str, DEPTHS):
-                subprocess.run([sys.executable, __file__, method, depth], check=True)
-        print("all strategies", flush=True)
-        subprocess.run([sys.executable, __file__, "all"], check=True)
+        ratios()

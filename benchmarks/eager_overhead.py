@@ -10,7 +10,7 @@ cost. CPU time, because other programs on the machine do not add to it.
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -55,7 +55,8 @@ def example(name: str) -> tuple[nn.Module, Callable[..., Tensor], Any, Any]:
     return getattr(zoo, name)(num_classes=10, **options), nn.functional.cross_entropy, inputs, targets
 
 
-def compare(name: str) -> str:
+def compare(name: str) -> tuple[float, float]:
+    """Return the ratios of time and peak memory, and print them."""
     module, criterion, inputs, targets = example(name)
     step = membench.compile(module, criterion, (inputs, targets), strategy="eager")
     assert isinstance(step, membench.CompiledStep)
@@ -82,10 +83,23 @@ def compare(name: str) -> str:
         module.zero_grad()
         peaks.append(cpu_peak_bytes(run))
     tasks = len(step.schedule.graph.tasks)
-    return f"{name:15s} {plain_s * 1e3:8.1f} ms {tasks:6d} tasks   time ratio {ratio:5.3f}   peak ratio {peaks[1] / peaks[0]:6.4f}"
+    print(
+        f"{name:15s} {plain_s * 1e3:8.1f} ms {tasks:6d} tasks   time ratio {ratio:5.3f}   peak ratio {peaks[1] / peaks[0]:6.4f}",
+        flush=True,
+    )
+    return ratio, peaks[1] / peaks[0]
+
+
+def ratios(networks: Sequence[str] = NETWORKS) -> dict[str, float]:
+    """Return `eager`'s CPU time and peak over plain PyTorch's, by network."""
+    print(f"plain PyTorch against membench eager, {torch.get_num_threads()} threads, median of {ROUNDS}")
+    found = {name: compare(name) for name in networks}
+    return {
+        f"{quantity} of {name}": pair[place]
+        for place, quantity in enumerate(("time", "peak"))
+        for name, pair in found.items()
+    }
 
 
 if __name__ == "__main__":
-    print(f"plain PyTorch against membench eager, {torch.get_num_threads()} threads, median of {ROUNDS}")
-    for each in sys.argv[1:] or NETWORKS:
-        print(compare(each), flush=True)
+    ratios(sys.argv[1:] or NETWORKS)

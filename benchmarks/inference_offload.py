@@ -10,7 +10,7 @@ Needs accelerate: `pip install 'membench[bench]'`.
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import torchvision.models as zoo
@@ -55,7 +55,8 @@ def in_turns_s(runs: list[Callable[[], object]]) -> list[float]:
     return [statistics.median(taken) for taken in times]
 
 
-def compare(name: str) -> Iterator[str]:
+def compare(name: str) -> Iterator[tuple[str, float]]:
+    """Yield each system with its time over accelerate's, and print what it needs."""
     from accelerate import cpu_offload
 
     build, size = NETWORKS[name]
@@ -81,22 +82,31 @@ def compare(name: str) -> Iterator[str]:
     outputs = (expected, *(step(images) for step in steps))
     for system, peak_bytes, time_s, output in zip(systems, peaks, times_s, outputs, strict=True):
         difference = (output - expected).abs().max() / expected.abs().max()
-        yield (
+        print(
             f"{name:20s} {system:16s} {peak_bytes / MIB:8.2f} MB {time_s * 1e3:9.1f} ms   "
-            f"time ratio {time_s / times_s[0]:5.2f}   largest difference {difference:.1e}"
+            f"time ratio {time_s / times_s[0]:5.2f}   largest difference {difference:.1e}",
+            flush=True,
         )
+        yield system, time_s / times_s[0]
 
 
-if __name__ == "__main__":
+def ratios(networks: Iterable[str] = NETWORKS) -> dict[str, float]:
+    """Return mmCNN's time over accelerate's, by network and memory."""
     try:
         import accelerate
     except ImportError:
         print("inference_offload: not run, for accelerate is not installed; pip install 'membench[bench]'")
-        sys.exit()
+        return {}
     print(
         f"accelerate {accelerate.__version__} and mmCNN, {torch.get_num_threads()} threads, median of {ROUNDS}"
     )
     with torch.no_grad():
-        for network in sys.argv[1:] or NETWORKS:
-            for line in compare(network):
-                print(line, flush=True)
+        return {
+            f"{system}: time of {network} over accelerate's": ratio
+            for network in networks
+            for system, ratio in list(compare(network))[1:]
+        }
+
+
+if __name__ == "__main__":
+    ratios(sys.argv[1:] or NETWORKS)

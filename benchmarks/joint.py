@@ -211,6 +211,19 @@ def main(arguments: argparse.Namespace) -> None:
         write_whole(file.parent / "README.md", page(rows))
 
 
+def ratios() -> dict[str, float]:
+    """Return the geometric means of `joint`'s time over the others', for both kinds of budgets."""
+    network, device = "resnet50", "k40m"
+    rows = list(rows_of(network, device))
+    print(*rows, *summary(rows), sep="\n", flush=True)
+    return {
+        f"joint's time over that of others at {name}, {network} on {device}": geometric_mean(
+            [row.ratio for row in rows if row.ratio is not None and (row.share is None) == at_their_peaks]
+        )
+        for name, at_their_peaks in (("their peaks", True), ("equal budgets", False))
+    }
+
+
 def page(rows: Sequence[Row]) -> str:
     """Return Markdown tables of ratios and gaps by network."""
     networks = dict.fromkeys(row.network for row in rows)

@@ -7,9 +7,9 @@ has been allocated once; RSS also moves with the C library's allocator, so only 
 
 import gc
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -45,7 +45,8 @@ def line(name: str, values: Mapping[str, float]) -> str:
     return f"  {name:<22}" + "".join(f"{value:>14,.6g}" for value in values.values())
 
 
-def train(strategy: str) -> None:
+def train(strategy: str) -> float:
+    """Print what a process holds over a training, and return the resident memory at its end over that after 100 steps."""
     torch.manual_seed(0)
     workload = Model.named(MODEL).workload(BATCH_SIZE, seed=0, device="cpu")
     module, images, targets = workload.module, workload.inputs[0], workload.targets[0]
@@ -64,14 +65,22 @@ def train(strategy: str) -> None:
     for count, values in readings.items():
         print(line(f"step {count}", values))
     print(line("growth per 100 steps", {name: (last[name] - first[name]) / hundreds for name in last}))
+    return last["RSS MiB"] / first["RSS MiB"]
+
+
+def ratios() -> dict[str, float]:
+    """Return the resident memory after the last step over that after 100, by strategy, each in a process of its own."""
+    print(
+        f"{READ_AT[-1]} steps of {MODEL} at batch {BATCH_SIZE}, {torch.get_num_threads()} threads of torch",
+        flush=True,
+    )
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        grown = pool.map(train, STRATEGIES)
+        return {
+            f"{name}: memory after {READ_AT[-1]} steps over that after {READ_AT[1]}": value
+            for name, value in zip(STRATEGIES, grown, strict=True)
+        }
 
 
 if __name__ == "__main__":
-    for strategy in sys.argv[1:]:
-        train(strategy)
-    if not sys.argv[1:]:
-        print(
-            f"{READ_AT[-1]} steps of {MODEL} at batch {BATCH_SIZE}, {torch.get_num_threads()} threads of torch"
-        )
-        for strategy in STRATEGIES:
-            subprocess.run([sys.executable, __file__, strategy], check=True)
+    ratios()

@@ -5,6 +5,7 @@ A ratio above 1 means that the step took longer than predicted. The clock around
 
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -31,7 +32,8 @@ def resnet(depth: int, batch_size: int, image_size: int, device: torch.device) -
     return Workload(f"resnet{depth}", imagenet_resnet(depth).to(device), cross_entropy, (images,), (labels,))
 
 
-def report(work: Workload, strategy: str, cost: MeasuredCost) -> None:
+def report(work: Workload, strategy: str, cost: MeasuredCost) -> float:
+    """Print a step's kinds of tasks and return its measured over its predicted time."""
     step = build_step(Captures(work, cost.device), cost, StepOptions(find_strategy(strategy)()))
     predicted = simulated_step(step.plan, cost)
     measured = step.measure()
@@ -57,18 +59,25 @@ def report(work: Workload, strategy: str, cost: MeasuredCost) -> None:
         print(
             f"  {kind:20s} alone {alone_s[kind] * 1e3:8.2f} ms, in the step {in_step_s[kind] * 1e3:8.2f} ms, ratio {ratio:.2f}"
         )
+    return measured.step_time_s / predicted.step_time_s
 
 
 def _seconds(span: Span) -> float:
     return span.end_s - span.start_s
 
 
-if __name__ == "__main__":
+def ratios(depths: Iterable[int] = (50,)) -> dict[str, float]:
+    """Return measured over predicted times, by depth and strategy."""
+    found = {}
     on_gpu = torch.cuda.is_available()
-    depths = [int(word) for word in sys.argv[1:]] or [50]
     target = real_device("cuda" if on_gpu else "cpu")
     costs = MeasuredCost(target)
     for network in depths:
         example = resnet(network, 32 if on_gpu else 4, 224 if on_gpu else 64, target)
         for name in STRATEGIES:
-            report(example, name, costs)
+            found[f"resnet{network}, {name}: measured over predicted time"] = report(example, name, costs)
+    return found
+
+
+if __name__ == "__main__":
+    ratios([int(word) for word in sys.argv[1:]] or [50])

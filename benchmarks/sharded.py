@@ -107,6 +107,17 @@ def main() -> None:
         print(line)
 
 
+def ratios() -> dict[str, float]:
+    """Return `joint`'s time over the program's, by its checkpointing."""
+    network, cluster = "tinyllama_1b", CLUSTERS[0]
+    rows = [compared(network, cluster, checkpointing) for checkpointing in CHECKPOINTING]
+    print(*summary(rows), sep="\n", flush=True)
+    return {
+        f"joint's time over that of {row['checkpointing']} checkpointing, {network} on {cluster}": _ratio(row)
+        for row in rows
+    }
+
+
 def compared(network: str, cluster: str, checkpointing: str) -> Row:
     """Return the step times of the program and of `joint` in its memory."""
     with torch.device("meta"):
@@ -134,13 +145,16 @@ def summary(rows: Iterable[Row]) -> list[str]:
     """Return a line of a table for each way of checkpointing and each cluster."""
     found: dict[tuple[str, str], list[float]] = {}
     for row in rows:
-        ratio = float(row["joint_s"]) / float(row["program_s"])
         for cluster in (row["cluster"], "all"):
-            found.setdefault((row["checkpointing"], cluster), []).append(ratio)
+            found.setdefault((row["checkpointing"], cluster), []).append(_ratio(row))
     return [
         f"| {checkpointing} | {cluster} | {len(ratios)} | {geometric_mean(ratios):.3f} | {max(ratios):.3f} |"
         for (checkpointing, cluster), ratios in sorted(found.items())
     ]
+
+
+def _ratio(row: Row) -> float:
+    return float(row["joint_s"]) / float(row["program_s"])
 
 
 def _read(folder: Path | None) -> list[Row]:
