@@ -66,7 +66,7 @@ def _view(graph: fx.Graph, node: fx.Node, whole: Value, part: Value) -> fx.Node:
     view = view_of(whole, part)
     assert view is not None, "fusion joins only what it can view"
     aten = torch.ops.aten
-    functions = (aten.permute.default, aten.view.default, aten.expand.default)
+    functions = (aten.permute.default, aten.view.default, aten.slice.Tensor, aten.expand.default)
     made: fx.Node = view.of(node, *(partial(_called, graph, function) for function in functions))
     return made
 

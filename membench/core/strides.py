@@ -1,7 +1,8 @@
-"""Views of one tensor of a block by another: as reshapes and permutations, which a compiler can follow through a kernel."""
+"""Views of one tensor of a block by another: as reshapes, permutations and slices, which a compiler can follow through a kernel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -10,11 +11,12 @@ from membench.core.call import Value
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The same elements in other dimensions: permuted, reshaped, permuted again, and repeated.
+    """The same elements in other dimensions, or a part of them: permuted, reshaped, cut, permuted again, and repeated.
 
     Attributes:
         in_memory: the order of a tensor's dimensions in memory.
         reshaped: sizes that its elements get in that order.
+        cuts: a dimension of these, the first index of it in the view, and the one after the last.
         order: of these dimensions in the view.
         with_ones: sizes of the view before elements are repeated.
         shape: of the view.
@@ -22,6 +24,7 @@ class View:
 
     in_memory: tuple[int, ...]
     reshaped: tuple[int, ...]
+    cuts: tuple[tuple[int, int, int], ...]
     order: tuple[int, ...]
     with_ones: tuple[int, ...]
     shape: tuple[int, ...]
@@ -31,20 +34,23 @@ class View:
         tensor: Any,
         permute: Callable[..., Any],
         reshape: Callable[..., Any],
+        cut: Callable[..., Any],
         expand: Callable[..., Any],
     ) -> Any:
-        """Return the view of a tensor, by functions that take a tensor and a list of dimensions or sizes."""
-        in_memory = permute(tensor, list(self.in_memory))
-        ordered = permute(reshape(in_memory, list(self.reshaped)), list(self.order))
+        """Return the view of a tensor, by functions that take a tensor and a list of dimensions or sizes, or such a cut."""
+        part = reshape(permute(tensor, list(self.in_memory)), list(self.reshaped))
+        for axis, start, end in self.cuts:
+            part = cut(part, axis, start, end)
+        ordered = permute(part, list(self.order))
         return expand(reshape(ordered, list(self.with_ones)), list(self.shape))
 
 
 def view_of(whole: Value, part: Value) -> View | None:
-    """Return a value as a view of the value that fills its block; None if it is not all of its elements in other dimensions."""
+    """Return a value as a view of the value that fills its block; None if its elements are not a box of some reshape of it."""
     in_memory = tuple(
         sorted(range(len(whole.shape)), key=lambda axis: (-whole.stride[axis], whole.shape[axis] == 1))
     )
-    if part.dtype is not whole.dtype or part.offset != whole.offset or not _is_dense(whole, in_memory):
+    if part.dtype is not whole.dtype or not _is_dense(whole, in_memory):
         return None
     axes = [
         axis
@@ -52,14 +58,36 @@ def view_of(whole: Value, part: Value) -> View | None:
         if size > 1 and step
     ]
     by_memory = sorted(axes, key=lambda axis: -part.stride[axis])
-    sizes = [part.shape[axis] for axis in by_memory]
-    if prod(sizes) != prod(whole.shape) or any(
-        part.stride[axis] != prod(sizes[position + 1 :]) for position, axis in enumerate(by_memory)
-    ):
+    steps = [prod(whole.shape), *(part.stride[axis] for axis in by_memory), 1]
+    if any(outer % inner for outer, inner in pairwise(steps)):
         return None
-    order = tuple(by_memory.index(axis) for axis in axes)
+    sizes = [outer // inner for outer, inner in pairwise(steps)]
+    starts = _digits(part.offset - whole.offset, steps[1:])
+    ends = [start + part.shape[axis] for start, axis in zip(starts, by_memory, strict=False)]
+    ends.append(starts[-1] + 1)  # within the last step lies a single element
+    if starts[0] < 0 or any(end > size for end, size in zip(ends, sizes, strict=True)):
+        return None
+    order = [by_memory.index(axis) for axis in axes]
+    if sizes[-1] == 1:
+        sizes.pop()
+    else:
+        order.append(len(axes))
+    cuts = tuple(
+        (axis, start, end)
+        for axis, (size, start, end) in enumerate(zip(sizes, starts, ends, strict=False))
+        if end - start < size
+    )
     with_ones = tuple(size if axis in axes else 1 for axis, size in enumerate(part.shape))
-    return View(in_memory, tuple(sizes), order, with_ones, part.shape)
+    return View(in_memory, tuple(sizes), cuts, tuple(order), with_ones, part.shape)
+
+
+def _digits(offset: int, steps: Sequence[int]) -> list[int]:
+    """Return how many of each step are in an offset, of which the larger steps come first."""
+    digits = []
+    for step in steps:
+        digit, offset = divmod(offset, step)
+        digits.append(digit)
+    return digits
 
 
 def _is_dense(value: Value, in_memory: tuple[int, ...]) -> bool:

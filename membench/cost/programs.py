@@ -19,6 +19,9 @@ from membench.core.program import BATCH_NORMS, Program
 LONGEST_ROW_BYTES = 64 * 1024
 """Of a row that is read once; a longer one is read again for what needs its sum. Assumed: what a multiprocessor has next to it."""
 
+_UNROLLED = 8
+"""From so many numbers on a sum is a reduction; of fewer Inductor adds up each in place (`unroll_reductions_threshold`)."""
+
 _ROWS = {"_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"}
 _BATCH_NORM_GRADIENTS = {"native_batch_norm_backward", "cudnn_batch_norm_backward"}
 _TO_ONE = {"nll_loss_forward", "nll_loss2d_forward", "mse_loss", "smooth_l1_loss"}
@@ -90,7 +93,8 @@ def _nodes(program: Program) -> list[_Node]:
         for node in _results(call, arguments, inputs, in_place):
             current[node.value.block] = node
         updated.update(value.block for value in in_place)
-    wanted = dict.fromkeys((*program.outputs, *sorted(updated - set(program.scratch))))
+    given = {value.block for value in program.inputs}.difference(program.scratch)
+    wanted = dict.fromkeys((*program.outputs, *sorted(updated & given)))
     results = [node for node in (current[number] for number in wanted) if isinstance(node, _Node)]
     return list(dict.fromkeys((*_across(results), *results)))
 
@@ -146,6 +150,8 @@ def _results(
         return [across(value) for value in outputs]
     if name in _SUMS:
         reduced = _reduced(arguments[0], outputs[0])
+        if prod(arguments[0].shape[axis] for axis in reduced) < _UNROLLED:
+            return [plain(value) for value in outputs]
         if not _lie_together(arguments[0], reduced):
             return [across(value) for value in outputs]
         row_bytes = prod(arguments[0].shape[axis] for axis in reduced) * arguments[0].dtype.itemsize

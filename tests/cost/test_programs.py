@@ -91,3 +91,26 @@ def test_a_loss_keeps_no_logarithms_of_its_classes() -> None:
     [loss] = [task for task in graph.tasks if task.phase is Phase.LOSS and program_of(task.call)]
     program = program_of(loss.call)
     assert program and max(kernel.moved_bytes for kernel in program_kernels(program)) < 1.1 * large
+
+
+def test_a_sum_of_a_few_numbers_is_added_up_where_it_is_needed() -> None:
+    few, many = (
+        Calls(lambda rows, parts=parts: (rows.expand(parts, ROWS, WIDTH) * 2).sum(0).relu())
+        for parts in (7, 8)
+    )
+    [task] = programs(few, Phase.FORWARD)
+    [kernel] = kernels_of(task)
+    assert kernel.family is Family.ELEMENTWISE
+    [task] = programs(many, Phase.FORWARD)
+    assert [kernel.family for kernel in kernels_of(task)] == [Family.REDUCTION, Family.ELEMENTWISE]
+
+
+def test_what_is_updated_within_a_program_alone_is_not_written() -> None:
+    def function(rows: Tensor) -> Tensor:
+        return (rows * 2).add_(rows).relu()
+
+    [task] = programs(Calls(function), Phase.FORWARD)
+    [kernel] = kernels_of(task)
+    program = program_of(task.call)
+    assert program is not None and any("add_" in call.operator for call in program.calls)
+    assert kernel.moved_bytes == 2 * BYTES

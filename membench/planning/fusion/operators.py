@@ -9,11 +9,15 @@ from membench.core.task_graph import EXTERNAL_ROLES, Phase, Task, TaskGraph
 _POINTWISE = {
     "_to_copy", "copy_", "masked_fill_", "fill_", "zeros_like", "ones_like", "full_like", "threshold_backward", "hardtanh_backward",
     "clone", "constant_pad_nd", "roll", "hardswish_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "mse_loss_backward", "smooth_l1_loss_backward",
+    "select_backward", "slice_backward", "select_scatter", "slice_scatter",
 }  # fmt: skip
 """Operators that compute, or move, each element alone, without torch's tag for that."""
 
-_POINTWISE_ON_GPUS = {"cat"}
-"""On the CPU Inductor writes each part by itself (``torch._inductor.lowering.cat``), and what reads the result is another kernel."""
+_POINTWISE_ON_GPUS = {"cat", "stack"}
+"""Of parts that are pointwise, each element is computed where it goes. On the CPU Inductor writes each part by itself (``torch._inductor.lowering.cat``), and what reads the result is another kernel."""
+
+_NEVER_AGAIN = {"cat", "stack", "constant_pad_nd", "select_scatter", "slice_scatter"}
+"""Pointwise operators that ``torch._functorch.partitioners`` does not run again in the backward pass, by its list of those that may."""
 
 _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "var", "var_mean", "linalg_vector_norm", "_softmax", "_softmax_backward_data", "_log_softmax",
@@ -55,7 +59,9 @@ def is_cheap(task: Task) -> bool:
 
     The logarithm of softmax may, too: as Inductor has it, its last part is pointwise, of two numbers of each row that are kept.
     """
-    return is_pointwise(task) or (task.call is not None and _name(task.call) == "_log_softmax")
+    if task.call is None or _name(task.call) in _NEVER_AGAIN:
+        return False
+    return is_pointwise(task) or _name(task.call) == "_log_softmax"
 
 
 def is_pointwise(task: Task) -> bool:

@@ -14,28 +14,23 @@ _KINDS = (Kind.BATCH_NORM, Kind.NORMALIZATION, Kind.LOSS, Kind.SCALE, Kind.ACTIV
 
 
 def is_expressible(tasks: Sequence[Task]) -> bool:
-    """Return whether the values of what tasks make, or update, are tensors that one is a view of the other."""
+    """Return whether the values of what tasks make are views of the tensor that was made, and those that they update the whole of it."""
     made: dict[int, Value] = {}
     taken: defaultdict[int, set[Value]] = defaultdict(set)
     written: set[int] = set()
     for task in tasks:
         assert task.call is not None
+        updated = set(task.writes) - set(task.creates)
         for value in values_in((task.call.args, task.call.kwargs)):
             if value.block not in made:
                 taken[value.block].add(value)
-            elif view_of(made[value.block], value) is None:
+            elif view_of(made[value.block], value) is None or (
+                value.block in updated and value != made[value.block]
+            ):
                 return False
-        written.update(set(task.writes) - set(task.creates))
+        written |= updated
         made.update((value.block, value) for value in task.call.outputs if value is not None)
-    is_single = all(len(taken[block]) == 1 for block in written - made.keys())
-    of_made = (
-        value
-        for task in tasks
-        if task.call
-        for value in values_in(task.call.args)
-        if value.block in written & made.keys()
-    )
-    return is_single and all(value == made[value.block] for value in of_made)
+    return all(len(taken[block]) == 1 for block in written - made.keys())
 
 
 def fused_task(tasks: Sequence[Task], kept: set[int], dead: set[int]) -> Task:

@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +15,7 @@ from membench.core.workload import Workload
 from membench.planning.fusion.graph import fused
 from tests.helpers.compiler import with_compiler
 from tests.helpers.networks import NETWORKS, workload
+from tests.helpers.rotations import rotations
 
 SHARES = {"resnet18": 0.9, "densenet": 0.9, "mobilenet_v3": 0.9, "vit": 0.5}
 """Of a network's groups that Inductor makes as well, at least."""
@@ -24,18 +25,19 @@ LOOPS = {
     "native_dropout_backward", "gelu_backward", "_log_softmax", "nll_loss_forward", "_log_softmax_backward_data", "nll_loss_backward",
 }  # fmt: skip
 """Operators by which groups are compared. Views and copies are in Inductor's names wherever it keeps one."""
+OF_ROTATIONS = LOOPS | {"sub", "neg", "select_backward", "slice_backward"}
 
 Group = frozenset[str]
 
 
-def compared(names: Iterable[str]) -> Group:
+def compared(names: Iterable[str], loops: Collection[str] = LOOPS) -> Group:
     """Return the operators of a kernel; of one of the backward pass without those of the forward pass, which it computes again.
 
     Inductor names a constant after the first operator that has it: zeros after a loss. A kernel of the forward pass may make the
     mask of a ReLU's gradient as well.
     """
     plain = {name.replace("_native_batch_norm_legit_functional", "native_batch_norm") for name in names}
-    plain = {name.removesuffix("_") for name in plain} & LOOPS
+    plain = {name.removesuffix("_") for name in plain}.intersection(loops)
     if "_log_softmax_backward_data" not in plain:
         plain.discard("nll_loss_backward")
     backward = {name for name in plain if "backward" in name}
@@ -44,14 +46,20 @@ def compared(names: Iterable[str]) -> Group:
     return frozenset(plain - backward)
 
 
-def groups_of(work: Workload) -> list[Group]:
-    programs = (program_of(task.call) for task in fused(capture(work).graph, on_cpu=True).tasks)
-    found = [compared(call.operator.split(".")[1] for call in each.calls) for each in programs if each]
+def groups_of(work: Workload, loops: Collection[str] = LOOPS, *, on_cpu: bool = True) -> list[Group]:
+    programs = (program_of(task.call) for task in fused(capture(work).graph, on_cpu=on_cpu).tasks)
+    found = [
+        compared((call.operator.split(".")[1] for call in each.calls), loops) for each in programs if each
+    ]
     return [group for group in found if len(group) > 1]
 
 
-def inductors_groups(work: Workload) -> set[Group]:
-    """Return the operators of each kind of kernel that Inductor writes; the kernels are not built, and do nothing."""
+def inductors_groups(work: Workload, loops: Collection[str] = LOOPS, *, on_cpu: bool = True) -> set[Group]:
+    """Return the operators of each kind of kernel that Inductor writes; the kernels are not built, and do nothing.
+
+    Args:
+        on_cpu: parts are written one by one, else concatenations compute each element, as on a GPU.
+    """
     from torch._inductor import config
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codegen import cpp
@@ -71,14 +79,14 @@ def inductors_groups(work: Workload) -> set[Group]:
         patch.object(AsyncCompile, "cpp_pybinding", lambda *_: lambda *_: None),
         patch.object(AsyncCompile, "wait", lambda *_: None),
         patch.object(cpp, "get_fused_kernel_name", record),
-        config.patch(fx_graph_cache=False, fallback_random=True),
+        config.patch(fx_graph_cache=False, fallback_random=True, force_pointwise_cat=not on_cpu),
         torch._functorch.config.patch(enable_autograd_cache=False),
     ):
         torch._dynamo.reset()
         step = torch.compile(lambda *inputs: work.loss(module(*inputs), *work.targets))
         step(*work.inputs).backward()
         torch._dynamo.reset()
-    return set(map(compared, found))
+    return {compared(names, loops) for names in found}
 
 
 @pytest.mark.slow
@@ -90,3 +98,13 @@ def test_most_groups_are_inductors(name: str) -> None:
     others = Counter(group for group in ours if group not in theirs)
     print(f"{name}: {share:.2f} of {len(ours)} groups")
     assert share >= SHARES[name], others
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("of_halves", "on_cpu"), [(False, True), (False, False), (True, False)])
+def test_rotations_are_inductors_groups(of_halves: bool, on_cpu: bool) -> None:
+    """On the CPU the loops that write the parts of a concatenation are in Inductor's kernel of what reads it."""
+    loops = OF_ROTATIONS if on_cpu else OF_ROTATIONS | {"cat", "stack"}
+    work = rotations(of_halves=of_halves)
+    ours, theirs = (found(work, loops, on_cpu=on_cpu) for found in (groups_of, inductors_groups))
+    assert ours and theirs.issuperset(ours), theirs
