@@ -95,7 +95,7 @@ def ratios(networks: Sequence[str] = NETWORKS) -> dict[str, float]:
     print(f"plain PyTorch against membench eager, {torch.get_num_threads()} threads, median of {ROUNDS}")
     found = {name: compare(name) for name in networks}
     return {
-        f"{quantity} of {name}": pair[place]
+        f"{quantity} over plain PyTorch's, {name}": pair[place]
         for place, quantity in enumerate(("time", "peak"))
         for name, pair in found.items()
     }

@@ -15,9 +15,8 @@ _COMMIT_CHARACTERS = 8
 _DAY_CHARACTERS = len("2026-11-27")
 PAGE = """# Benchmarks of membench itself, over commits
 
-Made by `make bench`, which runs each file of `benchmarks/` in a process of its own; its first lines say what it compares. All values are
-ratios of two sides of one run, so that they compare between machines; every one is in `ratios.csv`. Columns are commits, the latest
-on the right; a benchmark that has not run at a commit is empty there.
+Made by `make bench`. Each is a file of `benchmarks/`, whose first lines say what it compares. All values are ratios of two sides of one
+run, so that they compare between machines; every one is in `ratios.csv`. Columns are the latest commits at which a benchmark ran.
 """
 
 
@@ -61,11 +60,11 @@ def keep(folder: Path, benchmark: str, found: Mapping[str, float], facts: Mappin
 
 
 def page(table: pd.DataFrame) -> str:
-    """Return a Markdown table for each benchmark, a column for each of the latest commits."""
-    days = table.groupby("commit").time.min().sort_values().tail(SHOWN_COMMITS).str[:_DAY_CHARACTERS]
-    heads = [f"{str(commit)[:_COMMIT_CHARACTERS]} ({day})" for commit, day in days.items()]
+    """Return a Markdown table for each benchmark, a column for each of the latest commits at which it ran."""
     lines = [PAGE]
     for benchmark, rows in table.groupby("benchmark"):
+        days = rows.groupby("commit").time.min().sort_values().tail(SHOWN_COMMITS).str[:_DAY_CHARACTERS]
+        heads = [f"{str(commit)[:_COMMIT_CHARACTERS]} ({day})" for commit, day in days.items()]
         lines += [f"## {benchmark}", "", f"| ratio | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
         by_commit = rows.pivot_table(index="ratio", columns="commit", values="value", sort=False)
         for ratio, values in by_commit.reindex(columns=days.index).iterrows():
