@@ -1,15 +1,17 @@
 """One network: peers by themselves, each in a process of its own, then every method in turns.
 
 First each peer, in a process of its own: made ready, its results next to eager's, its peak and its copies. Then, in another
-process, each strategy without a budget and within the peers' peaks, likewise, and rounds in which those of one kind of kernels
-take turns; then rounds of the strategies that no other one of their kind dominated there, and rounds of these, eager and the peers.
+process, each strategy without a budget and within the peers' peaks, likewise, and rounds in which a few take turns with the best so
+far of their kind of kernels; then rounds of the strategies that no other one of their kind dominates, and rounds of these, eager and
+the peers.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from itertools import islice
 from multiprocessing import get_context
 from statistics import median
 from typing import Any
@@ -17,11 +19,11 @@ from typing import Any
 import torch
 
 from benchmarks.compare.judged import first_time_over_eager, not_dominated
-from benchmarks.compare.measured import InitialState, all_numbers, times_in_turns_s
+from benchmarks.compare.measured import InitialState, Results, all_numbers, times_in_turns_s
 from benchmarks.compare.networks import NETWORKS
 from benchmarks.compare.peers import INFERENCE_PEERS, TRAINING_PEERS
 from benchmarks.compare.peers.peer import Peer
-from benchmarks.compare.planned import planned_steps
+from benchmarks.compare.planned import Planned, planned_steps
 from benchmarks.compare.row import EAGER, INFERENCE, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
 from benchmarks.compare.step import Step, plain_step
 from membench.backends.real import real_device
@@ -31,10 +33,12 @@ from membench.core.workload import Workload
 
 PEERS: Mapping[str, Mapping[str, Peer]] = {TRAINING: TRAINING_PEERS, INFERENCE: INFERENCE_PEERS}
 LEFT_OUT = "left out of this run"
+AT_ONCE = 12
+"""Strategies that are planned before all but the best so far are closed: the steps of all would hold too much host memory."""
 SAME_PEAK = 0.01
 """Peaks of peers that differ by less are one budget, the lower."""
 CHOOSING_ROUNDS = 3
-"""In which eager and the strategies of one kind of kernels take turns, and then those of all kinds that are left."""
+"""In which eager, some strategies and the best so far of their kind of kernels take turns, and then the best of all kinds."""
 LEAST_ROUNDS, MOST_ROUNDS = 9, 15
 TURNS_S = 90.0
 """About how long the rounds after those take, unless that is fewer than the least."""
@@ -119,17 +123,12 @@ def all_together(
     for kernels in Kernels:
         if kernels is not Kernels.EAGER and device.type != "cpu":
             continue
-        found: list[tuple[Row, Step]] = []
-        for planned in planned_steps(network, workload, device, budgets(first, alone), kernels, names):
-            if planned.step is None:
-                rest.append(planned.row)
-                continue
-            numbers = all_numbers(planned.step, initial, expected, device)
-            found.append((replace(planned.row, rounding=rounding, **numbers), planned.step))
-            print(f"  {planned.row.label}: planned in {planned.row.ready_time_s:.1f} s", flush=True)
-        best, others = chosen(timed[0], found, device)
+        planned = planned_steps(network, workload, device, budgets(first, alone), kernels, names)
+        best: list[tuple[Row, Step]] = []
+        while any(found := measured(islice(planned, AT_ONCE), initial, expected, rounding, device)):
+            best, others = chosen(timed[0], best + found[0], device)
+            rest += found[1] + others
         timed += best
-        rest += others
     timed = with_first_times(timed, device)
     for row in alone:
         if row.outcome == OK:
@@ -144,6 +143,26 @@ def all_together(
         step.close()
     by_label = {row.label: row for row in rows}
     return [_as_measured(row, by_label[row.same_as]) if row.same_as else row for row in rows]
+
+
+def measured(
+    planned: Iterable[Planned],
+    initial: InitialState,
+    expected: Results,
+    rounding: float,
+    device: torch.device,
+) -> tuple[list[tuple[Row, Step]], list[Row]]:
+    """Return the steps, with all numbers but their times, and the rows that have none."""
+    found: list[tuple[Row, Step]] = []
+    rest: list[Row] = []
+    for each in planned:
+        if each.step is None:
+            rest.append(each.row)
+        else:
+            numbers = all_numbers(each.step, initial, expected, device)
+            found.append((replace(each.row, rounding=rounding, **numbers), each.step))
+            print(f"  {each.row.label}: planned in {each.row.ready_time_s:.1f} s", flush=True)
+    return found, rest
 
 
 def chosen(

@@ -203,6 +203,7 @@ def lenet(monkeypatch: pytest.MonkeyPatch) -> str:
 
     monkeypatch.setitem(NETWORKS, "lenet", Network("lenet", 8, convolutions))
     monkeypatch.setattr(run, "TURNS_S", 0.0)
+    monkeypatch.setattr(run, "AT_ONCE", 2)
     few = {name: find_strategy(name) for name in ("eager", "pytorch", "layrub_hybrid", "rotor")}
     monkeypatch.setattr(planned, "strategies", lambda mode: few)
     return "lenet"
