@@ -17,6 +17,7 @@ torch changes one.
 
 from collections.abc import Callable
 from functools import cache, partial
+from importlib import import_module
 from operator import attrgetter, methodcaller
 from traceback import walk_stack
 from typing import Any
@@ -385,3 +386,8 @@ def is_compiled_by_inductor(given: Callable[..., Any] | None) -> bool:
     from torch._dynamo import eval_frame  # imported already, by what has compiled
 
     return eval_frame._stance.stance != "force_eager"
+
+
+def import_for_fake_tensors() -> None:
+    """Import what torch imports when the first fake tensor is made, which takes seconds."""
+    import_module("torch._dynamo")

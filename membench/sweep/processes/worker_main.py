@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -32,9 +31,10 @@ def main(directory: Path) -> None:
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
 
     # importing torch takes seconds, in which the end of stdin is noticed already
+    from membench.core.torch_internals import import_for_fake_tensors
     from membench.sweep.cells.run import run_cells
 
-    import_module("torch._dynamo")  # fake tensors import it: seconds of the first cell's time limit
+    import_for_fake_tensors()  # seconds of the first cell's time limit otherwise
 
     os.write(answers, b"\n")
     for record in run_cells(_cells(directory / CELL, requests)):
