@@ -30,14 +30,15 @@ Made by `make compare`; every row is in `rows.jsonl`, the machine and its load i
   CPU the allocator's events are summed, for peers and strategies alike; host memory is numpy's, which they do not contain. Where a
   tool would copy nothing on the CPU (`save_on_cpu`, weights that accelerate reads), its own code runs with host memory apart:
   `tensor.cpu()` copies there and `.to(device)` back, on the computing thread.
-- *Time over eager* is the median step in eager PyTorch's, of rounds in one process. Strategies took turns in three rounds, some
-  at once with the best so far of their kind of kernels, and those that no other one of their kind dominated in three more, which
-  choose a peer's rival. Eager, the peers and the latter then took turns in further ones, and the times are of those: the fastest of many would
-  otherwise owe a part of its lead to chance. Freed memory stays with the process. One thread computes; strategies copy on
-  another. On the CPU it is the seconds that all threads spent: other processes of the machine do not count, and a copy counts
-  in full although it runs next to the computation, which a GPU would hide. The seconds that passed (`elapsed_time_s` in
-  `rows.jsonl`) compare only where nothing else runs: on a busy machine a thread that sleeps while copies run gets its core
-  back sooner, and strategies that copy would look up to four times as fast.
+- *Time over eager* is the median step in eager PyTorch's, of rounds in one process. Strategies took turns in three rounds, a few
+  with the best so far of their kind of kernels, and those that no other one of their kind dominated in three more, which choose a
+  peer's rival. Eager, the peers and the latter then took turns in further ones, and the times are of those: the fastest of many
+  would otherwise owe a part of its lead to chance. Rows made before these choices had all methods in the same three rounds.
+  Freed memory stays with the process. One thread computes; strategies copy on another. On the CPU it is the seconds that all
+  threads spent: other processes of the machine do not count, and a copy counts in full although it runs next to the
+  computation, which a GPU would hide. The seconds that passed (`elapsed_time_s` in `rows.jsonl`) compare only where nothing
+  else runs: on a busy machine a thread that sleeps while copies run gets its core back sooner, and strategies that copy would
+  look up to four times as fast.
 - *Copied* is bytes to the host and back in a step; *again* those of storages that had been copied unchanged before; *weights*
   those of weights.
 - *Error* is the largest difference of a gradient (of the output, in inference) from eager's, in eager's largest one; *exact* is
