@@ -31,6 +31,8 @@ def main(directory: Path) -> None:
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
 
     # importing torch takes seconds, in which the end of stdin is noticed already
+    import torch  # noqa: F401 - first, since it loads plugins of devices, which may import modules of membench
+
     from membench.core.torch_internals import import_for_fake_tensors
     from membench.sweep.cells.run import run_cells
 
