@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +22,20 @@ def pytest_collection() -> Iterator[None]:
     gc.freeze()
     atexit.register(gc.unfreeze)  # libraries complain of what is left at the end
     gc.enable()
+    os.environ.pop(
+        "PYTORCH_NVML_BASED_CUDA_CHECK", None
+    )  # of Lightning: torch would look for NVML at each fake tensor
     return result
+
+
+@pytest.fixture(scope="session", autouse=True)
+def measurements_are_short() -> Iterator[None]:
+    from tests.helpers.short_measurements import (
+        short_measurements,  # imports torch, not needed to hand out tests
+    )
+
+    with short_measurements():
+        yield
 
 
 @pytest.fixture(scope="module")

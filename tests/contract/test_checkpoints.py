@@ -31,7 +31,7 @@ OF_EVERY_STRATEGY = ("batch norm, reentrant", "nested, not reentrant", "other ra
 
 @cache
 def case_of(name: str) -> Reference:
-    return as_run(reference_of(workload_of(name)))
+    return as_run(workload_of(name))
 
 
 @pytest.mark.parametrize("name", CHECKPOINTED)

@@ -15,7 +15,7 @@ from membench.models.p3d import p3d_resnet
 from membench.steps.plan import plan
 from membench.strategies.layrub.strategy import LayrubHybrid
 from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, Layer, Reference, as_run, reference_of
+from tests.helpers.networks import COST, Layer, Reference, as_run
 from tests.helpers.variants import VARIANTS
 
 CLASSES = 3
@@ -197,7 +197,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_step_gives_the_bits_of_plain_pytorch(name: str) -> None:
     torch.manual_seed(0)
-    case = as_run(reference_of(WORKLOADS[name]()))
+    case = as_run(WORKLOADS[name]())
     check_results_and_peak(case, plan(case.captured.graph, LayrubHybrid(), COST, None))
 
 
@@ -210,12 +210,11 @@ def dropped_lstm() -> Reference:
         recurrent=nn.LSTM(3, 5, num_layers=2, bidirectional=True, dropout=0.4),
         head=nn.Linear(10, CLASSES),
     )
-    case = reference_of(
+    return as_run(
         Workload(
             "lstm", network, functional.cross_entropy, (torch.randn(7, 4, 3),), (torch.arange(4) % CLASSES,)
         )
     )
-    return as_run(case)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -240,7 +239,7 @@ def test_an_lstm_that_is_not_trained_keeps_no_workspace() -> None:
     work = Workload(
         "lstm", network, functional.cross_entropy, (torch.randn(7, 4, 3),), (torch.arange(4) % CLASSES,)
     )
-    case = as_run(reference_of(work))
+    case = as_run(work)
     layers = [task for task in case.captured.graph.tasks if task.name.endswith(":mkldnn_rnn_layer")]
     kept = [task.call.outputs[3] is not None for task in layers if task.call]
     assert kept == [False, True]

@@ -16,7 +16,7 @@ from membench.steps.plan import plan
 from membench.strategies.memonger import Memonger
 from membench.strategies.pytorch import PyTorch
 from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, as_run, reference_of
+from tests.helpers.networks import COST, as_run
 
 
 @torch.library.custom_op("membench_tests::scale", mutates_args=())
@@ -76,7 +76,7 @@ def _workload() -> Workload:
 
 @pytest.mark.parametrize("strategy", [PyTorch(), Memonger()], ids=["pytorch", "memonger"])
 def test_it_runs_on_the_cpu_with_the_bits_of_plain_pytorch(strategy: Any) -> None:
-    case = as_run(reference_of(_workload()))
+    case = as_run(_workload())
     operators = {task.call.operator for task in case.captured.graph.tasks if task.call}
     assert {f"membench_tests.{name}.default" for name in ("scale", "scale_backward", "shift")} <= operators
     schedule = plan(case.captured.graph, strategy, COST, None)

@@ -26,7 +26,7 @@ from membench.steps.plan import plan
 from membench.strategies.memonger import Memonger
 from membench.strategies.pytorch import PyTorch
 from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, as_run, reference_of
+from tests.helpers.networks import COST, as_run
 
 TOKENS, EXPERTS, CHOSEN, HIDDEN, INNER = 16, 4, 2, 32, 48
 _SIZES = {
@@ -84,13 +84,13 @@ def _grouped(graph: TaskGraph) -> list[str]:
 
 @pytest.mark.parametrize("name", _configurations())
 def test_a_mixture_of_experts_trains_as_in_plain_pytorch(name: str) -> None:
-    case = as_run(reference_of(_workload(name)))
+    case = as_run(_workload(name))
     assert _grouped(case.captured.graph)
     check_results_and_peak(case, plan(case.captured.graph, PyTorch(), COST, None))
 
 
 def test_experts_that_are_computed_again_give_the_same_bits() -> None:
-    case = as_run(reference_of(_workload("mixtral")))
+    case = as_run(_workload("mixtral"))
     check_results_and_peak(case, plan(case.captured.graph, Memonger(), COST, None))
 
 

@@ -19,7 +19,7 @@ from membench.models.hugging_face import network
 from membench.steps.plan import plan
 from membench.strategies.base import strategies
 from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, as_run, reference_of
+from tests.helpers.networks import COST, as_run
 
 CLASSES = 3
 
@@ -75,7 +75,7 @@ def workload_of(module: nn.Module) -> Workload:
 
 
 def check_exact(work: Workload) -> None:
-    case = as_run(reference_of(work))
+    case = as_run(work)
     for strategy in ("pytorch", "joint"):
         check_results_and_peak(case, plan(case.captured.graph, strategies()[strategy](), COST, None))
 

@@ -14,7 +14,7 @@ from membench.core.workload import Workload
 from membench.steps.plan import plan
 from membench.strategies.pytorch import PyTorch
 from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, Layer, as_run, reference_of
+from tests.helpers.networks import COST, Layer, as_run
 
 VOCABULARY, WIDTH, LENGTHS = 32, 32, (8, 16)
 LIMITS = torch.tensor([0, 8, 24], dtype=torch.int32)
@@ -22,7 +22,7 @@ TOKENS = sum(LENGTHS)
 
 
 def _check_on_cpu(work: Workload) -> None:
-    case = as_run(reference_of(work))
+    case = as_run(work)
     check_results_and_peak(case, plan(case.captured.graph, PyTorch(), COST, None))
 
 

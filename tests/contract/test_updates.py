@@ -1,6 +1,7 @@
 """Every strategy with the update in the step: the weights of plain PyTorch's loop, bit for bit, in the stated memory."""
 
 from copy import deepcopy
+from functools import cache
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from membench.backends.cpu import Chaos
-from membench.capture.capture import Captures
+from membench.capture.capture import CapturedStep, Captures, capture
 from membench.core.optimizer import Gradients, WeightUpdate
 from membench.core.task_graph import Phase
 from membench.core.workload import Workload
@@ -31,9 +32,12 @@ def weights_of(module: nn.Module) -> torch.Tensor:
     return torch.cat([weight.detach().cpu().flatten() for weight in module.parameters()])
 
 
-def check_update(original: Workload, variant: str, name: str, chaos: Chaos | None) -> None:
+def check_update(
+    original: Workload, captured: CapturedStep, variant: str, name: str, chaos: Chaos | None
+) -> None:
     work = deepcopy(original)
-    step = updating_step(work, MAKERS[name](work.module.parameters()), COMBINED[variant], chaos=chaos)
+    optimizer = MAKERS[name](work.module.parameters())
+    step = updating_step(work, optimizer, COMBINED[variant], captured=captured, chaos=chaos)
     schedule = step.schedule
     run_steps(work, step)
     on_host = any(task.on_host for task in schedule.graph.tasks)
@@ -54,14 +58,19 @@ def check_update(original: Workload, variant: str, name: str, chaos: Chaos | Non
     step.close()
 
 
+@cache
+def captured_network(name: str) -> tuple[Workload, CapturedStep]:
+    work = workload(NETWORKS[name], name)
+    return work, capture(work)
+
+
 @pytest.mark.parametrize("variant", COMBINED)
 @pytest.mark.parametrize(
     ("network", "name"), [pytest.param("squeezenet", "sgd", marks=pytest.mark.slow), ("lstm", "adamw")]
 )
 def test_weights_and_peak_are_exact(variant: str, network: str, name: str) -> None:
-    work = workload(NETWORKS[network], network)
-    check_update(work, variant, name, None)
-    check_update(work, variant, name, Chaos(seed=3, longest_delay_s=0.0005))
+    for chaos in (None, Chaos(seed=3, longest_delay_s=0.0005)):
+        check_update(*captured_network(network), variant, name, chaos)
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
@@ -70,9 +79,10 @@ def test_random_networks_are_updated_exactly(layers: Layers, name: str) -> None:
     if not runs_in_plain_pytorch(layers, 0):
         return
     work = random_workload(layers)
+    captured = capture(work)
     for variant in COMBINED:
         if not variant.startswith("epmc"):  # it rounds, and few weights have few gradients to average over
-            check_update(work, variant, name, Chaos(seed=5))
+            check_update(work, captured, variant, name, Chaos(seed=5))
 
 
 @pytest.mark.parametrize("strategy", COMBINED_STRATEGIES)

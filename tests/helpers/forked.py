@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from membench.strategies.base import strategies
+from tests.helpers.short_measurements import short_measurements
 
 LATE = ("membench.steps.compile", "membench.steps.wrap", "torch._dynamo")
 
@@ -71,4 +72,5 @@ def launch(count: int, module: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    with short_measurements():
+        serve()

@@ -260,7 +260,8 @@ class Reference:
 COST = MeasuredCost(DEVICE)
 
 
-def reference_of(work: Workload) -> Reference:
+def reference_of(work: Workload, captured: CapturedStep | None = None) -> Reference:
+    """Run a step in plain PyTorch, and capture it unless that was done."""
     buffers = {name: buffer.clone() for name, buffer in work.module.named_buffers()}
 
     def eager() -> Tensor:
@@ -272,14 +273,14 @@ def reference_of(work: Workload) -> Reference:
     repeats = DEVICE.type == "cpu" or not results.difference(run_step(work, eager, buffers))
     held_bytes = peak_bytes(eager, work.inputs[0].device)
     work.module.zero_grad(set_to_none=True)
-    return Reference(work, capture(work), buffers, results, held_bytes, repeats)
+    return Reference(work, captured or capture(work), buffers, results, held_bytes, repeats)
 
 
-def as_run(case: Reference) -> Reference:
+def as_run(work: Workload) -> Reference:
     """Return a network captured with the layouts that its operators have on this CPU, where shape functions differ."""
-    captures = Captures(case.work)
-    graph_as_run(captures, COST, case.work.batch_size)
-    return replace(case, captured=captures.at(case.work.batch_size))
+    captures = Captures(work)
+    graph_as_run(captures, COST, work.batch_size)
+    return reference_of(work, captures.at(work.batch_size))
 
 
 @cache

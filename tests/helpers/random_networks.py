@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from membench.core.workload import Workload
 from tests.helpers.devices import DEVICE
-from tests.helpers.networks import Reference, as_run, reference_of
+from tests.helpers.networks import Reference, as_run
 
 CHANNELS = 4
 SIZE = 6
@@ -200,4 +200,4 @@ def _random_reference(
     layers: tuple[tuple[str, int, int], ...], seed: int, loss: str, threads: int
 ) -> Reference:
     """Return a captured network; its last bits depend on the number of threads."""
-    return as_run(reference_of(random_workload(list(layers), seed, loss)))
+    return as_run(random_workload(list(layers), seed, loss))
