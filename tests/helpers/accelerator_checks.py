@@ -231,19 +231,19 @@ def check_memory_by_torch() -> None:
 
 
 CHECKS: list[Callable[[], None]] = [
-    check_the_host_waits_for_nothing,
-    check_memory_by_torch,
-    check_exchange,
-    check_arguments_on_the_device,
-    check_visiting_blocks,
-    check_memory_is_flat,
     check_closing,
-    check_an_interrupted_step,
-    check_disk,
-    check_steps_of_a_graph,
-    check_times,
-    check_tasks_and_codecs_on_streams,
-    check_copies,
+    check_exchange,
+    check_visiting_blocks,
     check_updates_on_the_host,
+    check_steps_of_a_graph,
+    check_disk,
+    check_times,
+    check_an_interrupted_step,
+    check_tasks_and_codecs_on_streams,
+    check_arguments_on_the_device,
+    check_memory_by_torch,
+    check_copies,
+    check_memory_is_flat,
+    check_the_host_waits_for_nothing,
 ]
-"""The quick ones first."""
+"""First those that find the most mutants in the least time; each finds a fifth of them or more, the last five none that no other one finds."""
