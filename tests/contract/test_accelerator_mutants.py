@@ -33,7 +33,7 @@ SURVIVING = {
     "compute: self._issue for self._write_new": "a schedule itself lets a task of another stream wait for the compute stream's last task",
     "timeline: moved self.synchronize()": "spans are made behind it all the same, since a generator makes them",
     "timeline: False for True": "of zip, whose arguments have the same length in every schedule",
-    "_stream: without self._streams[name].wait_event(self._start)": "no check has a copy without another wait that touches what the caller's work before the step still uses",
+    "_stream: without self._streams[name].wait_event(self._start)": "what a schedule has on another stream waits for a task of the step, or for the compute stream's position, all the same",
 }
 """Mutants that no check finds, and why."""
 MOST_ERRORS = 1000
