@@ -22,17 +22,15 @@ def pytest_collection() -> Iterator[None]:
     gc.freeze()
     atexit.register(gc.unfreeze)  # libraries complain of what is left at the end
     gc.enable()
-    os.environ.pop(
-        "PYTORCH_NVML_BASED_CUDA_CHECK", None
-    )  # of Lightning: torch would look for NVML at each fake tensor
+    # set by Lightning: torch would look for NVML at each fake tensor
+    os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     return result
 
 
 @pytest.fixture(scope="session", autouse=True)
 def measurements_are_short() -> Iterator[None]:
-    from tests.helpers.short_measurements import (
-        short_measurements,  # imports torch, not needed to hand out tests
-    )
+    """See `short_measurements`, which is imported here since it imports torch; the process that hands out tests does without."""
+    from tests.helpers.short_measurements import short_measurements
 
     with short_measurements():
         yield

@@ -246,4 +246,4 @@ CHECKS: list[Callable[[], None]] = [
     check_memory_is_flat,
     check_the_host_waits_for_nothing,
 ]
-"""First those that find the most mutants in the least time; each finds a fifth of them or more, the last five none that no other one finds."""
+"""First those that find the most mutants in the least time; of the last five each finds a fourth of them or more."""
