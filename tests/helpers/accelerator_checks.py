@@ -43,6 +43,9 @@ from tests.helpers.emulator import awaited_copies, is_locked, stall
 from tests.helpers.networks import Reference
 from tests.helpers.random_networks import random_reference
 
+MOST_STEPS = 20
+"""In which a copy must run beside a task."""
+
 
 def check_variants(*variants: str) -> None:
     """Two steps of each are exact however late copies and kernels are, in the stated memory."""
@@ -85,7 +88,8 @@ def check_the_host_waits_for_nothing() -> None:
 def check_times() -> None:
     """Work begins after what its stream waits for, and copies run beside tasks."""
     with copying_step(VERY_LATE) as step:
-        check_overlap(check_timeline(step))
+        # each step's delays are others, and a busy processor may run the streams one after the other
+        assert any(overlap(check_timeline(step)) for _ in range(MOST_STEPS)), "no copy has run beside a task"
     for schedule in (on_streams(), exchange_gradients(copying(), Exchange.AS_MADE)):
         with patch("membench.core.distributed.average"), step_of(case(), schedule, VERY_LATE) as step:
             check_timeline(step)
@@ -107,12 +111,11 @@ def check_timeline(step: CompiledStep) -> Timeline:
     return timeline
 
 
-def check_overlap(timeline: Timeline) -> None:
+def overlap(timeline: Timeline) -> bool:
+    """Return whether a copy has run beside a task."""
     tasks = [span for span in timeline.spans if span.stream == COMPUTE_STREAM]
     copies = [span for span in timeline.spans if span.stream != COMPUTE_STREAM]
-    assert any(
-        task.start_s < copy.end_s and copy.start_s < task.end_s for copy in copies for task in tasks
-    ), "no copy has run beside a task"
+    return any(task.start_s < copy.end_s and copy.start_s < task.end_s for copy in copies for task in tasks)
 
 
 def check_memory_is_flat() -> None:
