@@ -20,7 +20,7 @@ from membench.core.task_graph import Task, TaskGraph
 from membench.planning.fusion.clamps import clamped_gradients_from_results
 from membench.planning.fusion.groups import Groups
 from membench.planning.fusion.in_place import with_gradients_in_place
-from membench.planning.fusion.operators import is_cheap, is_fusible
+from membench.planning.fusion.operators import is_cheap, is_fusible, is_run_again
 from membench.planning.fusion.order import with_late_gradients
 from membench.planning.fusion.recomputation import recompute_in_kernels
 from membench.planning.fusion.regions import Regions
@@ -31,7 +31,8 @@ def fused(
 ) -> TaskGraph:
     """Return the graph with groups of tasks as one task each; the blocks keep their numbers.
 
-    `TaskGraph.plain` is the step as PyTorch runs it with these compiled: compiled code gives a block back after its last use.
+    `TaskGraph.plain` is the step as PyTorch runs it with these compiled: compiled code gives a block back after its last use, and keeps
+    some cheap results, such as concatenations, which methods' steps compute again within kernels of the backward pass.
 
     Args:
         compiled: what of the step is.
@@ -39,24 +40,30 @@ def fused(
         on_cpu: it is compiled for the CPU, which fuses less, and runs here: as Inductor does, large gradients of weights are made last,
             and gradients lie in the memory of those that die. Predictions for GPUs keep the program's order, in which an exchange starts.
     """
-    plain = graph.plain and _fused(graph.plain, compiled, apart, on_cpu)
+    plain = graph.plain and _fused(graph.plain, compiled, apart, on_cpu, is_run_again)
     if plain and graph.is_plain_alone:
         return replace(plain, plain=plain)
-    made = _fused(graph, compiled, apart, on_cpu)
+    made = _fused(graph, compiled, apart, on_cpu, is_cheap)
     if on_cpu:
         tasks = with_late_gradients(made, made.tasks)
         made = replace(made, tasks=numbered(with_gradients_in_place(made, tasks)))
     return replace(made, plain=plain)
 
 
-def _fused(graph: TaskGraph, compiled: Compiled, apart: Collection[str], on_cpu: bool) -> TaskGraph:
+def _fused(
+    graph: TaskGraph,
+    compiled: Compiled,
+    apart: Collection[str],
+    on_cpu: bool,
+    is_run_again: Callable[[Task], bool],
+) -> TaskGraph:
     regions = Regions(graph, compiled, apart)
 
     def region_of(task: Task) -> object:
         return regions.of(task) if is_fusible(task, graph, on_cpu=on_cpu) else None
 
     graph = clamped_gradients_from_results(graph, lambda task: regions.of(task) is not None)
-    graph = recompute_in_kernels(graph, region_of, is_cheap)
+    graph = recompute_in_kernels(graph, region_of, is_run_again)
     groups = Groups(graph, region_of)
     for task in graph.tasks:
         groups.join(task)

@@ -59,9 +59,12 @@ def is_cheap(task: Task) -> bool:
 
     The logarithm of softmax may, too: as Inductor has it, its last part is pointwise, of two numbers of each row that are kept.
     """
-    if task.call is None or _name(task.call) in _NEVER_AGAIN:
-        return False
-    return is_pointwise(task) or _name(task.call) == "_log_softmax"
+    return task.call is not None and (is_pointwise(task) or _name(task.call) == "_log_softmax")
+
+
+def is_run_again(task: Task) -> bool:
+    """Return whether ``torch.compile`` by default runs such a task again in a kernel of the backward pass."""
+    return is_cheap(task) and task.call is not None and _name(task.call) not in _NEVER_AGAIN
 
 
 def is_pointwise(task: Task) -> bool:

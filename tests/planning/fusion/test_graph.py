@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from membench.capture.capture import capture
 from membench.core.program import program_of
-from membench.core.task_graph import Role, Task, TaskGraph
+from membench.core.task_graph import Phase, Role, Task, TaskGraph
 from membench.core.workload import Workload
 from membench.planning.checking.validate import validate
 from membench.planning.fusion.graph import fused
@@ -110,6 +110,27 @@ class Gated(nn.Module):
 def test_a_cheap_result_that_only_kernels_of_the_backward_pass_read_is_not_kept() -> None:
     found = [names(task) for task in fused(step_graph(Gated())).tasks]
     assert "silu+mul" in found and any(name.startswith("silu+mul+mul+silu_backward") for name in found)
+
+
+def test_the_program_keeps_a_concatenation_for_the_backward_pass_and_strategies_do_not() -> None:
+    graph = fused(reference("densenet").captured.graph)
+    assert graph.plain is not None
+
+    def kept_bytes(one: TaskGraph) -> int:
+        concatenated = {
+            block
+            for task in one.tasks
+            if task.phase is Phase.FORWARD and "cat" in names(task)
+            for block in task.creates
+        }
+        return sum(
+            one.blocks[block].size_bytes
+            for task in one.tasks
+            if task.phase is Phase.BACKWARD
+            for block in concatenated.intersection(task.reads)
+        )
+
+    assert kept_bytes(graph) < kept_bytes(graph.plain)
 
 
 def test_what_kernels_compute_again_is_not_taken_for_recomputation_by_a_strategy() -> None:
