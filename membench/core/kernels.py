@@ -18,10 +18,12 @@ class Compiled:
     Attributes:
         modules: paths of modules, each compiled with those inside it; ``""`` is the whole module.
         loss: the loss was, too.
+        keeps_layout: images stay as they are; otherwise they become channels last where Inductor decides so.
     """
 
     modules: tuple[str, ...]
     loss: bool = False
+    keeps_layout: bool = False
 
     def around(self, path: str) -> str | None:
         """Return the outermost compiled module that contains a layer; None: none does."""

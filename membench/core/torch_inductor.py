@@ -5,6 +5,7 @@ checks it. Inductor is imported where it is used: that takes seconds, and source
 """
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,13 @@ Load = Callable[[Sequence[str], str], Callable[..., None]]
 _OPTIONS = {"size_asserts": False, "alignment_asserts": False, "fx_graph_cache": False}
 """The layouts of a program's inputs are known, and its source is kept elsewhere."""
 _IMPORT = re.compile(r"^from torch\._\S+ import (?:\w+ as )?(\w+)$")
+
+
+def keeps_layout() -> bool:
+    """Return whether Inductor must not change images to channels last, by its option ``layout_optimization``."""
+    # to import it takes seconds; until then the option has its default
+    config = sys.modules.get("torch._inductor.config")
+    return config is not None and not config.layout_optimization
 
 
 def written_source(graph: torch.fx.GraphModule, examples: Sequence[Tensor]) -> str:

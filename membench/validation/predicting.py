@@ -115,6 +115,8 @@ def predictor_of(step: Configuration) -> Predictor:
         channels_last=step["channels_last"],
     )
     known, compiled = compiled_parts(workload.module, workload.loss, step.get("kernels"))
+    if compiled is not None and step.get("keeps_layout"):
+        compiled = replace(compiled, keeps_layout=True)
     workload = replace(workload, compiled=known)
     return Predictor(
         workload,

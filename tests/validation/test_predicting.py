@@ -44,6 +44,18 @@ def test_a_row_is_predicted_under_its_strategy() -> None:
     assert "no strategy 'nothing'" in predict_rows([row(step=step(strategy="nothing"))])[0].reason
 
 
+def test_a_compiler_that_keeps_layouts_is_predicted_so() -> None:
+    module = {"_target_": "torchvision.models.resnet18"}
+    loss = {"_target_": "membench.validation.networks.MeanLoss"}
+    images = {"name": "images", "module": module, "loss": loss, "input_shape": [3, 64, 64], "classes": 1000}
+    described = {"model": images, "batch_size": 64, "precision": "amp_fp16", "kernels": "inductor"}
+    changed, kept = (
+        predict_rows([row(step=step(**described, **options))])[0].values["step_time_s"]
+        for options in ({}, {"keeps_layout": True})
+    )
+    assert changed < kept
+
+
 def test_the_largest_network_fills_the_device() -> None:
     device = configuration.load("device", "v100")
     small, between, large = (predictor_of(step(layers)) for layers in (20, 30, 40))

@@ -23,11 +23,13 @@ not_run: [{bits: 8, reason: it does not exist}]
 values:
   kind: {by: "{network} {bits}", names: {small None: plain, small 4: packed}}
   longest: {by: "{kind}", names: {plain: 100, packed: 90}}
+  format: {by: "{kind}", names: {plain: fp32, packed: fp16}}
   typical: {by: "{batch_size}", names: {1: 10, 4: 20}}
 timed: {longest: "{typical}"}
 around_s: 0.5
 rates: {issue_s: 1.0e-5}
-precision: null
+precision: "{format}"
+keeps_layout: true
 optimizer: {name: adamw, fused: true}
 channels_last: false
 model_of: "{kind}"
@@ -60,6 +62,7 @@ def test_further_values_choose_the_network_and_its_sizes(tmp_path: Path) -> None
     assert second.step["model"]["module"] == {"_target_": "torch.nn.Flatten"}
     assert second.step["model"]["inputs"] == [{"shape": [90]}]
     assert second.step["optimizer"] == {"name": "adamw", "fused": True}
+    assert second.step["precision"] == "fp16" and second.step["keeps_layout"]
     assert second.step["rates"] == {"issue_s": 1e-5} and second.around_s == 0.5
 
 

@@ -1,6 +1,7 @@
 """Graphs of a step of which parts are compiled, on a GPU: in Inductor's layout, and fused."""
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -8,6 +9,7 @@ from membench.capture.capture import Captures
 from membench.core.checks import choice
 from membench.core.kernels import WHOLE_STEP, Compiled, Kernels
 from membench.core.task_graph import TaskGraph
+from membench.core.torch_inductor import keeps_layout
 from membench.core.torch_internals import is_compiled_by_inductor
 from membench.planning.fusion.graph import fused
 from membench.planning.fusion.layouts import becomes_channels_last
@@ -33,8 +35,8 @@ class FusedGraphs:
 
     def _captured(self, size: int) -> TaskGraph:
         graph = self._captures.graph_at(size)
-        is_changed = self._captures.workload.channels_last or "" not in self._compiled.modules
-        if is_changed or not becomes_channels_last(graph):
+        may_change = "" in self._compiled.modules and not self._compiled.keeps_layout
+        if not may_change or self._captures.workload.channels_last or not becomes_channels_last(graph):
             return graph
         self._captures = self._captures.in_channels_last()
         return self._captures.graph_at(size)
@@ -61,8 +63,9 @@ def compiled_parts(
         MembenchError: there are no such kernels.
     """
     if kernels is not None:
-        return WHOLE_STEP, WHOLE_STEP if choice(Kernels, "kernels", kernels) is Kernels.INDUCTOR else None
+        whole = replace(WHOLE_STEP, keeps_layout=keeps_layout())
+        return whole, whole if choice(Kernels, "kernels", kernels) is Kernels.INDUCTOR else None
     paths = tuple(path for path, layer in module.named_modules() if is_compiled_by_inductor(layer))
     of_loss = is_compiled_by_inductor(loss)
-    found = Compiled(paths, of_loss) if paths or of_loss else None
+    found = Compiled(paths, of_loss, keeps_layout()) if paths or of_loss else None
     return found, found

@@ -81,6 +81,25 @@ class Compiled(nn.Module):
         return torch.compile(torch.sin)(rows)
 
 
+def test_images_keep_their_layout_where_the_caller_told_the_compiler_so() -> None:
+    import torch._inductor.config
+
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Conv2d(3, 128, 3), nn.Conv2d(128, 128, 3), nn.Flatten())
+        batch = torch.empty(8, 3, 32, 32), torch.empty(8, dtype=torch.long)
+
+    def step_time_s(layers: nn.Module) -> float:
+        return membench.predict(
+            layers, nn.functional.cross_entropy, batch, device="rtx3090", precision="amp_fp16"
+        ).step_time_s
+
+    compiled = torch.compile(module)
+    changed_s = step_time_s(compiled)  # type: ignore[arg-type]
+    with torch._inductor.config.patch(layout_optimization=False):
+        kept_s = step_time_s(compiled)  # type: ignore[arg-type]
+    assert changed_s < kept_s <= step_time_s(module)
+
+
 def test_fused_tasks_are_sharded_within_their_modules(eager: Prediction) -> None:
     options = {"cluster": "dgx_h100", "device": None, "parallel": {"fsdp": 8}, "optimizer": "adamw"}
     of_ranks, fused = (predicted(network(), kernels=each, **options) for each in ("eager", "inductor"))
