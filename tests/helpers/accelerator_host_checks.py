@@ -119,7 +119,7 @@ def check_updates_on_the_host() -> None:
         step(own.inputs, own.targets)  # the threads work on
         step.close()
         for thread in set(threading.enumerate()) - before:
-            thread.join(timeout=2)
+            thread.join(timeout=30)
             assert not thread.is_alive(), "a thread outlives the backend"
 
 
