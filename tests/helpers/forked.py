@@ -56,6 +56,9 @@ def launch(count: int, module: str, *arguments: str) -> None:
         if process := os.fork():
             forked.add(process)
         else:
+            # torch replaces the threads that a fork loses when they are asked for first, which threads of autograd
+            # must not do all at once: one that comes too early ends the process (pytorch#178535)
+            torch.set_num_threads(1)
             os.environ |= meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             program.main(*arguments)
             return
