@@ -87,8 +87,10 @@ class Workers:
         if key not in self._queues:
             queue: _Queue = SimpleQueue()
             self._queues[key] = queue
-            arguments = queue, torch.get_num_threads()
-            Thread(target=_serve, args=arguments, name=f"membench {stream}", daemon=True).start()
+            threads = torch.get_num_threads()
+            # in a forked process torch replaces its own threads at the first call, which two of ours must not make at once (pytorch#178535)
+            torch.set_num_threads(threads)
+            Thread(target=_serve, args=(queue, threads), name=f"membench {stream}", daemon=True).start()
         return self._queues[key]
 
 
