@@ -15,7 +15,13 @@ from membench.capture.flex_attention import Contents, flex_attention
 from membench.capture.triton_launches import recorded_launches
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.torch_contexts import flex_attention_as_written, without_autocast, without_cudnn
-from membench.core.torch_internals import FLEX_ATTENTION, OpOverload, OpOverloadPacket, is_of_torch
+from membench.core.torch_internals import (
+    FLEX_ATTENTION,
+    FakeTensor,
+    OpOverload,
+    OpOverloadPacket,
+    is_of_torch,
+)
 
 _DEVICE_OF = torch.Tensor.device.__get__
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
@@ -63,6 +69,8 @@ class AsOperators(TorchFunctionMode):
         # autograd asks for what an operator of a library returns, whose formula for gradients is written in Python
         is_outside = func in self._BACKWARD or isinstance(func, OpOverload | OpOverloadPacket)
         with nullcontext() if self._gpu is None or is_outside else self._gpu.function():
+            if func is Tensor.data_ptr and isinstance(args[0], FakeTensor):
+                return 0  # so that recurrent layers do not ask whether their weights lie in one memory
             if func in self._DROPOUTS:
                 return _dropout(*args, **kwargs)
             if func in self._RECURRENT:

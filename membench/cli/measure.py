@@ -3,11 +3,12 @@
     membench measure                             all of MODELS, at the model's batch size and at one that fills the card
     membench measure models=resnet50 strategies=eager,layrub_hybrid batch_sizes=32,largest
     membench measure task=limits budget=12GB     largest batches and greatest depth under a cap on the memory
+    membench measure models=gpt2 precision=amp_bf16
     membench measure cuda_graph=true models=resnet1001 strategies=eager batch_sizes=32
 
 Lists are separated by commas. Each cell runs in a process of its own, for at most time_limit_s seconds. Its record goes to
 <results>/<gpu>/records as soon as it exists; a cell that has one is not run again: rerun=missing|failed|all. The tables
-<results>/<gpu>/<task>-<model>.csv are made of the records. results is results/measured, or with backend=cpu
+<results>/<gpu>/<task>-<model>.csv, with the precision and the budget in the name where they are given, are made of the records. results is results/measured, or with backend=cpu
 outputs/measured, which is not committed. --config-dir FOLDER adds your own files to those of conf/, as in `membench run`.
 """
 
@@ -30,6 +31,7 @@ from membench.core import configuration
 from membench.core.checks import POSITIVE, choice
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
+from membench.core.precision import Precision
 from membench.core.record import LARGEST, Configuration, Outcome, Record
 from membench.core.units import parse_bytes
 from membench.papers.device_table import device_table
@@ -58,6 +60,7 @@ class Settings:
         task: ``strategies``, side by side, or their ``limits``.
         models, strategies: names in `conf/`; empty for those that the task chooses.
         batch_sizes: numbers of images, or `LARGEST` for the one with which eager fills the card.
+        precision: in which steps compute, see `Precision`; None: as the model is.
         budget: the most memory that a step may hold, as ``"12GB"``; also the capacity that limits are searched in.
         time_limit_s: of each cell.
         results: the folder for records and tables; by default `folder` chooses.
@@ -69,6 +72,7 @@ class Settings:
     strategies: tuple[str, ...] = ()
     batch_sizes: tuple[int | str, ...] = ()
     budget: str | None = None
+    precision: str | None = None
     cuda_graph: bool = False
     backend: str = "cuda"
     rerun: Rerun = Rerun.MISSING
@@ -81,6 +85,11 @@ class Settings:
         """The folder for results: a GPU's are committed; a CPU's only show that the command works."""
         kept = configuration.ROOT / ("outputs" if self.backend == "cpu" else "results")
         return self.results or kept / "measured"
+
+    @property
+    def suffix(self) -> str:
+        """What a table's name says of the steps besides their model."""
+        return "".join(f"-{given}" for given in (self.precision, self.budget) if given)
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,7 @@ def parse(words: Sequence[str]) -> Settings:
         "strategies": each(partial(choice, _systems(own), "strategies")),
         "batch_sizes": each(_read_batch_size),
         "budget": partial(read_size, "budget"),
+        "precision": Precision.of_step,
         "cuda_graph": partial(read_switch, "cuda_graph"),
         "backend": partial(
             choice, [name for name in configuration.names("backend", own) if name != "simulated"], "backend"
@@ -147,7 +157,10 @@ def measure_strategies(runner: CellRunner) -> None:
             for batch_size in _batch_sizes(runner, model)
             for system in runner.settings.strategies or _systems(runner.settings.config_dir)
         ]
-        write_csv(device_table("strategies", made), runner.directory / f"strategies-{model}.csv")
+        write_csv(
+            device_table("strategies", made),
+            runner.directory / f"strategies-{model}{runner.settings.suffix}.csv",
+        )
 
 
 def measure_limits(runner: CellRunner) -> None:
@@ -188,6 +201,7 @@ def cell_of(settings: Settings, model: str, batch_size: int | str, system: str) 
     own = settings.config_dir
     group = "baseline" if system in configuration.names("baseline") else "strategy"
     switches = {"cuda_graph": settings.cuda_graph} if settings.backend == "cuda" else {}
+    precision = {"precision": settings.precision} if settings.precision else {}
     return {
         "model": configuration.read("model", model, own),
         "batch_size": batch_size,
@@ -198,6 +212,7 @@ def cell_of(settings: Settings, model: str, batch_size: int | str, system: str) 
         "seed": 0,
         "budget": settings.budget,
         "micro_batch": None,
+        **precision,
     }
 
 

@@ -14,6 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from membench.core import configuration
 from membench.core.checks import number
 from membench.core.record import Configuration
 
@@ -169,9 +170,9 @@ def _step(options: Mapping[str, Any], values: Mapping[str, Any]) -> Configuratio
     }
     return {
         **{name: value for name, value in further.items() if value},
-        "model": {"name": str(values["network"]), **_filled(_model(options, values), values)},
+        "model": {"name": str(values["network"]), **_model(options, values)},
         "batch_size": int(values["batch_size"]),
-        "precision": _filled(options["precision"], values),
+        "precision": _filled(options["precision"], values) or None,
         "optimizer": _filled(options["optimizer"], values),
         "channels_last": options["channels_last"],
     }
@@ -189,10 +190,11 @@ def _base(row: Row, rows: Sequence[Row], options: Mapping[str, Any]) -> int | No
 
 
 def _model(options: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-    """Return the description of a row's network: the data set's only one, or that of the name that ``model_of`` makes."""
-    if "model" in options:
-        return options["model"]
-    return options["models"][_text(options.get("model_of", "{network}"), values)]
+    """Return the description of a row's network: the data set's only one, that of a file of ``conf/model``, or the one ``model_of`` names."""
+    if "models" in options:
+        return _filled(options["models"][_text(options.get("model_of", "{network}"), values)], values)
+    described = _filled(options["model"], values)
+    return configuration.read("model", described) if isinstance(described, str) else described
 
 
 def _measured(

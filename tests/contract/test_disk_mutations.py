@@ -65,7 +65,7 @@ def check_right(case: Reference, schedule: Schedule, folder: Path, seed: int, de
 @pytest.mark.parametrize("mutants", [25, pytest.param(1000, marks=pytest.mark.slow)])
 def test_accepted_mutants_update_right(mutants: int, tmp_path: Path) -> None:
     original = layers()
-    expected = plain_steps(original, MAKERS["adamw"])
+    expected = plain_steps(original, MAKERS["adamw"], on_host=True)
     schedule, limit_bytes = schedule_on_disk(original, tmp_path)
     rng, accepted = random.Random(mutants), 0
     for description, changed in accepted_mutants(schedule, rng, mutants, host_memory_bytes=limit_bytes):

@@ -26,7 +26,7 @@ from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
 from tests.helpers.accelerator_schedules import visiting
-from tests.helpers.devices import allocator_peak_bytes, backend_of
+from tests.helpers.devices import DEVICE, allocator_peak_bytes, backend_of
 from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, workload
 
 pytestmark = pytest.mark.accelerator
@@ -77,7 +77,7 @@ def test_every_strategy_for_inference_is_exact(variant: str) -> None:
 def test_weights_may_live_on_the_host_and_visit(network: str) -> None:
     schedule = visiting(inference(network)[1].graph)
     validate(schedule)
-    assert schedule.graph.external_bytes == 0
+    assert schedule.graph.external_bytes == schedule.graph.overhead_bytes  # what libraries keep on a GPU
     check(network, schedule, chaos=None)
     check(network, schedule, Chaos(seed=3, longest_delay_s=0.0005))
 
@@ -94,8 +94,11 @@ def test_a_weight_that_the_caller_changes_or_replaces_is_seen() -> None:
         lambda: module.bias.data.set_(torch.ones(2)),
     ):
         change()
-        assert step(images).equal(module(images))
-        assert step(images + 1).equal(module(images + 1))
+        for batch in (images, images + 1):
+            if DEVICE.type == "cuda":  # whose sums have another order than the host's
+                torch.testing.assert_close(step(batch).cpu(), module(batch))
+            else:
+                assert step(batch).equal(module(batch))
 
 
 def test_a_strategy_for_training_alone_is_refused() -> None:

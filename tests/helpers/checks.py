@@ -7,7 +7,7 @@ from functools import partial
 from membench.backends.cpu import Chaos
 from membench.core.schedule import Schedule
 from membench.steps.real.compiled_step import CompiledStep
-from tests.helpers.devices import allocator_peak_bytes, backend_of
+from tests.helpers.devices import DEVICE, allocator_peak_bytes, backend_of
 from tests.helpers.networks import Reference, run_step
 from tests.helpers.timings import has_parallel_tasks
 
@@ -31,10 +31,17 @@ def check_peak(case: Reference, step: CompiledStep) -> None:
     measured_bytes = schedule.graph.external_bytes + allocator_peak_bytes(run, step.backends)
     case.work.module.zero_grad(set_to_none=True)
     difference = f"measured {measured_bytes:,} bytes, predicted {schedule.peak_bytes:,}"
-    if has_parallel_tasks(schedule):
-        assert measured_bytes <= schedule.peak_bytes, difference
-    else:
-        assert measured_bytes == schedule.peak_bytes, difference
+    assert measured_bytes <= schedule.peak_bytes, difference
+    if not has_parallel_tasks(schedule):
+        assert measured_bytes >= schedule.peak_bytes - bytes_in_host_memory(schedule), difference
+
+
+def bytes_in_host_memory(schedule: Schedule) -> int:
+    """Return the most bytes of a peak that a GPU's kernels leave in host memory: two numbers of each attention's random state."""
+    if DEVICE.type != "cuda":
+        return 0
+    calls = [task.call for task in schedule.graph.tasks if task.call is not None]
+    return 16 * sum("_scaled_dot_product_efficient_attention." in call.operator for call in calls)
 
 
 def check_results_and_peak(case: Reference, schedule: Schedule) -> None:

@@ -15,7 +15,7 @@ from itertools import count
 
 import torch
 
-from membench.core.call import Call
+from membench.core.call import Call, Value
 from membench.core.changed_tasks import numbered, rename_blocks
 from membench.core.cost_model import CostModel
 from membench.core.program import without_statistics
@@ -29,6 +29,7 @@ from membench.core.task_graph import (
     Task,
     TaskGraph,
 )
+from membench.core.torch_internals import suggest_memory_format
 
 _EXACT_FROM_MASK = frozenset({torch.float32, torch.float64})
 """In half precision, dropout rounds its scale before it multiplies; its backward, which is used instead, does not."""
@@ -267,8 +268,15 @@ def _product_with_mask(dropout: Call) -> Call | None:
     output, mask = dropout.outputs
     if not training or not 0 < probability < 1 or inputs.dtype not in _EXACT_FROM_MASK:
         return None
+    if output is None or not _has_memory_format(output):
+        return None  # a GPU's gradient of dropout has one, where dropout keeps any layout
     operator = "aten.native_dropout_backward.default"  # its gradient has the same form
     return Call(operator, (inputs, mask, 1 / (1 - probability)), (), (output,))
+
+
+def _has_memory_format(value: Value) -> bool:
+    tensor = torch.empty_strided(value.shape, value.stride, device="meta")
+    return tensor.is_contiguous(memory_format=suggest_memory_format(tensor))
 
 
 def _without_statistics(task: Task, updated: list[int]) -> Task | None:

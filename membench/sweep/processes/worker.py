@@ -42,6 +42,7 @@ class Workers:
     """Runs simulated cells in one warm child for each thread, and every measured cell in a fresh child.
 
     A cell on a GPU has that GPU for itself: cells of other threads and processes of this machine wait, or take another GPU.
+    Meanwhile the next cell's child imports what it needs, without the GPU.
 
     Args:
         time_limit_s: of one cell; None for no limit.
@@ -51,6 +52,7 @@ class Workers:
         self._time_limit_s = time_limit_s
         self._of_thread = threading.local()
         self._workers: set[Worker] = set()
+        self._next: dict[frozenset[tuple[str, str]], Worker] = {}  # by their variables
         self._closed = False
 
     def __enter__(self) -> "Workers":
@@ -71,9 +73,11 @@ class Workers:
 
         with ExitStack() as held:
             variables = environment(configuration)
-            if configuration["backend"]["name"] == "cuda":
+            if is_on_gpu := configuration["backend"]["name"] == "cuda":
                 variables |= held.enter_context(free_gpu(visible_gpus()))
-            fresh = self._new(variables)
+            fresh = self._next.pop(frozenset(variables.items()), None) or self._new(variables)
+            if is_on_gpu:
+                self._prepare_next(variables)
             try:
                 return fresh.run(configuration, self._time_limit_s)
             finally:
@@ -85,6 +89,10 @@ class Workers:
         self._closed = True
         for worker in list(self._workers):
             worker.close()
+
+    def _prepare_next(self, variables: Mapping[str, str]) -> None:
+        following = self._next[frozenset(variables.items())] = self._new(variables)
+        following.start()
 
     def _warm(self) -> "Worker":
         if not hasattr(self._of_thread, "worker"):
@@ -112,14 +120,24 @@ class Worker:
         self._scratch = TemporaryDirectory(prefix="membench-")
         self._directory = Path(self._scratch.name)
         self._child: subprocess.Popen[bytes] | None = None
+        self._is_new = False  # has not yet said that it has imported what it needs
         self._closed = False
         self._starting = threading.Lock()
         self._running = threading.Lock()
 
+    def start(self) -> None:
+        """Start the child, which imports what it needs; `run` waits for that."""
+        with self._starting, suppress(Interrupted):
+            self._start()
+
     def run(self, configuration: Configuration, time_limit_s: float | None = None) -> Record:
         """Run a cell; see `Workers.run`."""
         with self._running:
-            child = self._started()
+            with self._starting:
+                child = self._start()
+            if self._is_new:
+                _answers(child, time_limit_s=None)
+                self._is_new = False
             stderr_start = self._stderr.stat().st_size
             (self._directory / CELL).write_text(json.dumps(configuration))
             assert child.stdin
@@ -154,28 +172,28 @@ class Worker:
     def _stderr(self) -> Path:
         return self._directory / "stderr.txt"
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        with self._starting:
-            if self._closed:
-                raise Interrupted
-            if self._child is not None:
-                if self._child.poll() is None:
-                    return self._child
-                _close_pipes(self._child)
-            # The child finds the modules that this process finds, wherever either was started.
-            path = os.pathsep.join(entry for entry in sys.path if entry)
-            with self._stderr.open("ab") as stderr:
-                self._child = child = subprocess.Popen(
-                    [sys.executable, "-m", "membench.sweep.processes.worker_main", str(self._directory)],
-                    bufsize=0,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=stderr,
-                    env={**os.environ, "PYTHONPATH": path, **self._environment},
-                    start_new_session=True,
-                )
-        _answers(child, time_limit_s=None)
-        return child
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Return the child, started unless it runs."""
+        if self._closed:
+            raise Interrupted
+        if self._child is not None:
+            if self._child.poll() is None:
+                return self._child
+            _close_pipes(self._child)
+        # The child finds the modules that this process finds, wherever either was started.
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        with self._stderr.open("ab") as stderr:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "membench.sweep.processes.worker_main", str(self._directory)],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**os.environ, "PYTHONPATH": path, **self._environment},
+                start_new_session=True,
+            )
+        self._is_new = True
+        return self._child
 
 
 def _answers(child: subprocess.Popen[bytes], time_limit_s: float | None) -> bool:
