@@ -52,6 +52,8 @@ class DeviceProfile:
         power: None if it is not published.
         multiprocessors: NVIDIA's SMs or AMD's compute units, over which a kernel's thread blocks are spread; None if not
             known.
+        compute_capability: NVIDIA's number of the architecture, as in 9.0 of Hopper; None for a device that is not NVIDIA's or
+            not known.
         l2_bytes: cache that all multiprocessors share; None if not known.
         context_bytes: memory that a process holds in addition to PyTorch's allocator: the CUDA context with the kernels of
             the libraries, as nvidia-smi shows it; None if not published.
@@ -66,7 +68,7 @@ class DeviceProfile:
             power limit.
 
     Raises:
-        MembenchError: a capacity, rate or count is not positive, the latency is negative, or there is a rate for another
+        MembenchError: a capacity, rate, count or capability is not positive, the latency is negative, or there is a rate for another
             precision.
     """
 
@@ -80,6 +82,7 @@ class DeviceProfile:
     full_duplex: bool
     power: Power | None = None
     multiprocessors: int | None = None
+    compute_capability: float | None = None
     l2_bytes: int | None = None
     context_bytes: int | None = None
     link_generation: int | None = None
@@ -102,8 +105,12 @@ class DeviceProfile:
         check(FRACTION, sustained_clock=self.sustained_clock)
         check(SWITCH, full_duplex=self.full_duplex)
         counts = ("multiprocessors", "l2_bytes", "context_bytes", "link_generation", "link_lanes")
-        pageable = ("pageable_host_to_device_bytes_per_s", "pageable_device_to_host_bytes_per_s")
-        for requirement, names in ((COUNT, counts), (POSITIVE, pageable)):
+        numbers = (
+            "compute_capability",
+            "pageable_host_to_device_bytes_per_s",
+            "pageable_device_to_host_bytes_per_s",
+        )
+        for requirement, names in ((COUNT, counts), (POSITIVE, numbers)):
             check(
                 requirement, **{name: value for name in names if (value := getattr(self, name)) is not None}
             )

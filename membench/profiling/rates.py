@@ -44,6 +44,7 @@ def measure_device(device: torch.device) -> tuple[DeviceProfile, Link]:
         copy_latency_s=link.latency_s,
         full_duplex=link.full_duplex,
         multiprocessors=properties.multi_processor_count,
+        compute_capability=_compute_capability(device),
         l2_bytes=properties.L2_cache_size,
         context_bytes=int(process_bytes) - torch.cuda.memory_reserved(device) if process_bytes else None,
         link_generation=lanes.generation,
@@ -52,6 +53,14 @@ def measure_device(device: torch.device) -> tuple[DeviceProfile, Link]:
         pageable_device_to_host_bytes_per_s=link.pageable_device_to_host_bytes_per_s,
         precision_ops_per_s=product_rates,
     ), link
+
+
+def _compute_capability(device: torch.device) -> float | None:
+    """Return NVIDIA's number; ROCm gives other GPUs one of the same form, of AMD's architectures."""
+    if torch.version.hip is not None:
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    return float(f"{major}.{minor}")
 
 
 def _precisions(device: torch.device) -> list[Precision]:
@@ -115,6 +124,7 @@ def _sources(link: Link, product: str) -> dict[str, str]:
         "copy_latency_s": "a copy of 4 KiB",
         "full_duplex": "by the rates of both ways together",
         "multiprocessors": _PROPERTY,
+        "compute_capability": _PROPERTY,
         "l2_bytes": _PROPERTY,
         "context_bytes": "this process on the GPU, without what torch's allocator reserves",
         "link_generation": "of PCI Express, the driver's maximum",
@@ -127,7 +137,7 @@ def _sources(link: Link, product: str) -> dict[str, str]:
 def _line(name: str, value: float | bool | str, source: str) -> str:
     written = (
         _number(value)
-        if isinstance(value, float)
+        if isinstance(value, float) and name != "compute_capability"  # a version, such as 9.0
         else str(value).lower()
         if isinstance(value, bool)
         else value

@@ -21,6 +21,18 @@ TODAY = {
 }
 LANE_TRANSFERS_PER_S = {"3.0": 8e9, "4.0": 16e9, "5.0": 32e9}
 """Of PCI Express, by generation; a transfer is a bit, and 128 of 130 bits are data."""
+ARCHITECTURES = {
+    "Kepler": {3.5, 3.7},
+    "Maxwell": {5.2},
+    "Pascal": {6.0, 6.1},
+    "Volta": {7.0},
+    "Turing": {7.5},
+    "Ampere": {8.0, 8.6},
+    "Ada Lovelace": {8.9},
+    "Hopper": {9.0},
+    "Blackwell": {10.0, 12.0},
+}
+"""Compute capabilities of cards by the name of their architecture."""
 
 
 def test_usual_names_stay_readable() -> None:
@@ -111,12 +123,22 @@ def test_the_link_of_a_card_of_today_carries_what_its_copies_reach(name: str) ->
         ({"precision_ops_per_s": {"fp4": 1e12}}, "tf32, bf16, fp16, fp8, int8"),
         ({"precision_ops_per_s": {"fp16": 0.0}}, "precision_ops_per_s.fp16 is a positive number"),
         ({"l2_bytes": -1}, "l2_bytes is a positive whole number"),
+        ({"compute_capability": 0.0}, "compute_capability is a positive number"),
         ({"pageable_device_to_host_bytes_per_s": 0.0}, "pageable_device_to_host_bytes_per_s is a positive"),
     ],
 )
 def test_a_wrong_optional_number_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(MembenchError, match=message):
         replace(configuration.load("device", "v100"), **wrong)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_nvidia_s_cards_have_the_capability_of_their_architecture(name: str) -> None:
+    title = (configuration.CONF_DIRECTORY / "device" / f"{name}.yaml").read_text().splitlines()[0]
+    capability = configuration.load("device", name).compute_capability
+    assert (capability is None) == ("AMD" in title)
+    for architecture, capabilities in ARCHITECTURES.items():
+        assert f"({architecture}" not in title or capability in capabilities
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -13,12 +13,14 @@ from membench.profiling.rates import device_yaml
 LINK = Link(5.5e10, 5.4e10, 4.8e10, 4.7e10, 8.0e-6, 1.1e10, 1.2e10)
 PROFILE = DeviceProfile(
     "nvidia_h999", 150_000_000_000, 5.1e13, 4.2e12, 5.4e10, 5.5e10, 8.0e-6, True, multiprocessors=144,
-    l2_bytes=50_000_000, context_bytes=500_000_000, link_generation=5, link_lanes=16,
+    compute_capability=12.1, l2_bytes=50_000_000, context_bytes=500_000_000, link_generation=5, link_lanes=16,
     pageable_host_to_device_bytes_per_s=1.2e10, pageable_device_to_host_bytes_per_s=1.1e10,
     precision_ops_per_s={"tf32": 4.0e14, "bf16": 8.0e14, "fp16": 8.1e14},
 )  # fmt: skip
-OLDER = replace(PROFILE, context_bytes=None, link_generation=None, link_lanes=None, precision_ops_per_s={})
-"""Before tensor cores, and with a driver that reports neither the process nor the link."""
+OLDER = replace(
+    PROFILE, compute_capability=None, context_bytes=None, link_generation=None, link_lanes=None, precision_ops_per_s={},
+)  # fmt: skip
+"""Before tensor cores, not NVIDIA's, and with a driver that reports neither the process nor the link."""
 
 
 @pytest.mark.parametrize("profile", [PROFILE, OLDER])
@@ -26,6 +28,7 @@ def test_a_measured_device_reads_back_as_it_was_written(profile: DeviceProfile, 
     text = device_yaml(profile, LINK, {"device": "NVIDIA H999", "driver": "580", "cuda": "13.2"})
     assert text.startswith("# NVIDIA H999, measured: driver 580, CUDA 13.2\n")
     assert "4.700e+10 with the other way" in text
+    assert ("compute_capability: 12.1  # " in text) == (profile is PROFILE)
     numbers = [line for line in text.splitlines()[4:] if not line.endswith(":")]
     assert all("  # " in line for line in numbers)  # where each number is from
     (tmp_path / "device.yaml").write_text(text)

@@ -35,9 +35,9 @@ from membench.core.schedule import (
 )
 from membench.core.task_graph import ARGUMENT_ROLES, RESULT_ROLES, Block, Phase, Role, Task, TaskGraph
 from membench.cost.library_memory import (
-    PRODUCT_WORKSPACE_BYTES,
     convolution_workspace_bytes,
     has_product,
+    product_workspace_bytes,
 )
 from membench.planning.memory.caching_allocator import CachingAllocator
 
@@ -148,11 +148,11 @@ class _Script:
             self._allocator.free(self._hold)
         self._hold = self._allocate(size_bytes) if size_bytes else None
 
-    def multiply(self, *, is_backward: bool) -> None:
+    def multiply(self, workspace_bytes: int, *, is_backward: bool) -> None:
         """Have the workspace of products of matrices, which a thread keeps from its first one on."""
         if is_backward not in self._product_workspaces:
             self._product_workspaces.add(is_backward)
-            self._allocate(PRODUCT_WORKSPACE_BYTES)
+            self._allocate(workspace_bytes)
 
     def use(self, workspaces: Sequence[int]) -> None:
         """Take a task's workspaces, and give them back."""
@@ -207,7 +207,8 @@ def _of_task(
     for block in task.creates:
         yield _opening(graph.blocks[block], sizes)
     if has_product(task):
-        yield partial(_Script.multiply, is_backward=task.phase is Phase.BACKWARD), ()
+        multiply = partial(_Script.multiply, is_backward=task.phase is Phase.BACKWARD)
+        yield multiply, (product_workspace_bytes(device),)
     if workspaces := tuple(_workspaces(task, graph, device)):
         yield _Script.use, (workspaces,)
 

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from membench.core.configuration import load
+from membench.core.device import DeviceProfile
 from membench.core.errors import OutOfMemory
 from membench.core.schedule import Hold, RepeatedSchedule, Schedule
 from membench.core.task_graph import Kind, Phase, Role, TaskGraph
 from membench.core.units import MIB
-from membench.cost.library_memory import PRODUCT_WORKSPACE_BYTES
+from membench.cost.library_memory import product_workspace_bytes
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.memory.caching_allocator import LARGE_SEGMENT_BYTES
 from membench.planning.memory.expandable_allocator import ExpandableAllocator
@@ -21,7 +22,7 @@ from membench.planning.rewrites.rewrite import keep_on_host
 from membench.strategies.on_demand import compute_on_demand
 from tests.helpers.four_tasks import four_tasks, migrating
 
-DEVICE = load("device", "rtx3090")
+DEVICE: DeviceProfile = load("device", "rtx3090")
 
 
 def with_sizes(graph: TaskGraph, sizes: list[int]) -> TaskGraph:
@@ -35,9 +36,9 @@ def on_demand(graph: TaskGraph) -> Schedule:
     return builder.finish()
 
 
-def played(schedule: Schedule, *, steps: int = 1) -> ReservedMemory:
+def played(schedule: Schedule, *, steps: int = 1, device: DeviceProfile = DEVICE) -> ReservedMemory:
     plan = [RepeatedSchedule(schedule)]
-    return reserved_memory(plan, SegmentAllocator(), DEVICE, steps=steps)
+    return reserved_memory(plan, SegmentAllocator(), device, steps=steps)
 
 
 @given(st.lists(st.integers(1, 60 * MIB), min_size=5, max_size=5), st.integers(1, 4))
@@ -103,7 +104,20 @@ def test_each_thread_s_first_product_requests_a_workspace_that_stays(graph: Task
     with_products = played(on_demand(replace(sized, tasks=products)), steps=3)
     without = played(on_demand(sized), steps=3)
     assert with_products.reserved_bytes == without.reserved_bytes + LARGE_SEGMENT_BYTES
-    assert with_products.allocated_bytes == without.allocated_bytes + 2 * PRODUCT_WORKSPACE_BYTES
+    assert with_products.allocated_bytes == without.allocated_bytes + 2 * product_workspace_bytes(DEVICE)
+
+
+@pytest.mark.parametrize(("name", "workspace_bytes"), [("a100_40gb", 8_519_680), ("h100", 33_554_432)])
+def test_a_workspace_of_products_is_the_device_s(graph: TaskGraph, name: str, workspace_bytes: int) -> None:
+    """On Hopper each is a segment of its own: 32 MiB."""
+    sized = with_sizes(graph, [30 * MIB, 40 * MIB, 16 * MIB, 12 * MIB, 10 * MIB])
+    products = tuple(replace(task, kind=Kind.LINEAR) for task in sized.tasks)
+    device = load("device", name)
+    with_products = played(on_demand(replace(sized, tasks=products)), steps=3, device=device)
+    without = played(on_demand(sized), steps=3, device=device)
+    assert with_products.allocated_bytes == without.allocated_bytes + 2 * workspace_bytes
+    segments_bytes = max(LARGE_SEGMENT_BYTES, 2 * workspace_bytes)
+    assert with_products.reserved_bytes == without.reserved_bytes + segments_bytes
 
 
 def test_temporaries_of_the_update_are_requests_by_weight(graph: TaskGraph) -> None:
