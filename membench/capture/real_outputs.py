@@ -8,7 +8,7 @@ from torch import Tensor
 from membench.capture.aten import operator_name
 from membench.capture.lstm import with_lstm_workspace
 from membench.core.torch_devices import cudnn_batch_norm_reserve_bytes
-from membench.core.torch_internals import OpOverload, suggest_memory_format
+from membench.core.torch_internals import OpOverload, suggest_memory_format, tree_map_only
 
 _LOSSES = {"mse_loss": 2, "smooth_l1_loss": 2, "soft_margin_loss": 2, "binary_cross_entropy": 3}
 """Losses whose result shares the memory of the elements that they reduce; position of the `reduction` argument."""
@@ -26,7 +26,7 @@ def with_real_outputs(
     any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a product on the CPU. Statistics of
     half-precision activations have the weight's precision on the CPU. Some reduced losses keep the memory of all elements. oneDNN's
     LSTM keeps a workspace. Gradients that the output mask leaves out are not made. Queries, keys and values lie in one memory, which
-    torch's cache of fake tensors does not keep.
+    torch's cache of fake tensors does not keep. cuDNN's convolutions in bfloat16 keep channels last.
 
     Args:
         has_device: the device is one of this machine's, and can be asked.
@@ -45,6 +45,8 @@ def with_real_outputs(
             if args[0].device.type == "cpu":
                 return args[0] * args[1]
             return torch.empty_like(args[0], memory_format=suggest_memory_format(args[0]))
+        case "convolution" | "convolution_backward" if not has_device and args[0].dtype is torch.bfloat16:
+            return _of_cudnn(args[:2] if name == "convolution" else args[1:3], output)
         case "native_batch_norm" | "cudnn_batch_norm_backward" | "cudnn_batch_norm":
             memory_format = suggest_memory_format(args[0])
             output = _with_reserve(args, output, has_device) if name == "cudnn_batch_norm" else output
@@ -56,6 +58,18 @@ def with_real_outputs(
         case _:
             return output
     return _in_format(memory_format, *output)
+
+
+def _of_cudnn(factors: tuple[Tensor, ...], output: Any) -> Any:
+    """Return a convolution's results in bfloat16 as cuDNN makes them: channels last if one of the factors is.
+
+    Without a GPU, torch takes cuDNN to have no convolutions in bfloat16, and its shape functions the format of other kernels.
+    """
+    channels_last = any(suggest_memory_format(each) is torch.channels_last for each in factors)
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    return tree_map_only(
+        Tensor, lambda each: _in_format(memory_format, each)[0] if each.dim() == 4 else each, output
+    )
 
 
 def _in_format(memory_format: torch.memory_format, first: Any, *others: Any) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any
 
 from membench.core.checks import FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
@@ -32,6 +33,10 @@ class KernelRates:
         issue_s: of the host for each operator.
         compiled_issue_s: of the host for each kernel in compiled code.
         pointwise_layout: as `layout`, of convolutions of 1 x 1, which are products in either layout; None: as others.
+        block_bytes_per_s: of one thread block, by the operators whose kernels have one for each channel.
+        multiprocessor_bytes_per_s: of one multiprocessor, by the operators whose kernels wait for their own instructions, not for the
+            memory; ``change_of_layout`` is that of convolutions' activations.
+        unaligned_ops_per_s: of one multiprocessor, in products of half precision whose rows begin at odd elements; infinite: as others.
 
     Raises:
         MembenchError: a number is not positive, or a time or a depth is negative.
@@ -61,10 +66,16 @@ class KernelRates:
     issue_s: float
     compiled_issue_s: float
     pointwise_layout: float | None = None
+    block_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    multiprocessor_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    unaligned_ops_per_s: float = inf
 
     def __post_init__(self) -> None:
         others = {"tile_depth", "kernel_s", "issue_s", "compiled_issue_s"}
-        numbers = {each.name: getattr(self, each.name) for each in fields(self)}
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        numbers = {name: value for name, value in own.items() if not isinstance(value, Mapping)}
+        for name in ("block_bytes_per_s", "multiprocessor_bytes_per_s"):
+            check(POSITIVE, **{f"{name}.{operator}": rate for operator, rate in own[name].items()})
         check(NOT_NEGATIVE, **{name: value for name, value in numbers.items() if name in others})
         positive = {name: value for name, value in numbers.items() if name not in others}
         check(POSITIVE, **{name: value for name, value in positive.items() if value is not None})

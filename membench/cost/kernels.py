@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from math import prod
+from math import gcd, prod
 
 import torch
 
@@ -49,8 +49,11 @@ class Kernel:
         moved_bytes: read and written, each pass over the memory counted.
         layout_bytes: moved in addition to bring activations into the layout of tensor cores and back.
         is_weight_gradient: of a convolution.
-        is_pointwise: a convolution of 1 x 1.
+        is_pointwise: a convolution of 1 x 1 that reads every pixel.
         channels_last: the layout of a convolution's or a normalization's activations.
+        operator: that runs it, by its name in ATen; empty: it is not of one.
+        blocks: the most thread blocks that it has, one for each channel; None: as many as fill the device.
+        aligned_bytes: of which each row of the factors and of the result begins at a multiple: a power of 2, at most 16.
     """
 
     family: Family
@@ -62,6 +65,9 @@ class Kernel:
     is_weight_gradient: bool = False
     is_pointwise: bool = False
     channels_last: bool = False
+    operator: str = ""
+    blocks: int | None = None
+    aligned_bytes: int = 16
 
 
 _ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -130,7 +136,7 @@ class SameKernels:
             id(task.call.like or task.call),  # a call's own hash takes longer than its kernels
             id(task.convolution),
             (task.moved_bytes, task.operations, task.host_bytes),
-            (task.precision, task.gradient_of),
+            (task.precision, task.gradient_of, task.is_compiled),
             tuple([block in task.creates for block in task.writes]),
         )
 
@@ -142,19 +148,40 @@ class SameKernels:
 
 
 def kernels_of(task: Task) -> tuple[Kernel, ...]:
-    """Return the kernels of a task: those of its program, two where it computes both gradients of a convolution, else one."""
+    """Return the kernels of a task: those of its program, else one, and further ones of a convolution.
+
+    Both gradients of a convolution have a kernel each, and cuDNN leaves a bias and its gradient to kernels of their own.
+    """
     if (program := program_of(task.call)) is not None:
         return tuple(map(partial(_fused_kernel, task.precision), program_kernels(program)))
     if task.call is None or task.call.operator.split(".")[1] in _BUFFER_COPIES:
         return (_kernel_by_kind(task),)
     if not computes_both_gradients(task):
-        return (_kernel_by_call(task, task.call),)
+        return (_kernel_by_call(task, task.call), *_kernels_of_bias(task, task.call))
     upstream, images, weight = (value.extent_bytes for value in values_in(task.call.args[:3]))
     moved_bytes = upstream + images + weight  # a gradient is as large as what it is of
-    return tuple(
+    of_both = (
         _kernel_by_call(replace(task, gradient_of=gradient_of, moved_bytes=moved_bytes), task.call)
         for gradient_of in (GradientOf.WEIGHT, GradientOf.DATA)
     )
+    return (*of_both, *_kernels_of_bias(task, task.call))
+
+
+def _kernels_of_bias(task: Task, call: Call) -> tuple[Kernel, ...]:
+    """Return the kernel that adds a convolution's bias to its output, or that sums its gradient; none without a bias.
+
+    Depthwise kernels add it themselves, and compiled code in a kernel that there is in any case.
+    """
+    c = task.convolution
+    if c is None or 1 < c.groups == c.input_channels or task.is_compiled:
+        return ()
+    first, _, bias = call.args[:3]
+    if call.operator == "aten.convolution.default":
+        moved_bytes = 0 if bias is None else 2 * sum(value.extent_bytes for value in values_in(call.outputs))
+        return (Kernel(Family.ELEMENTWISE, task.precision, moved_bytes),) if moved_bytes else ()
+    if call.operator == "aten.convolution_backward.default" and call.args[-1][2]:
+        return (Kernel(Family.REDUCTION, task.precision, first.extent_bytes),)
+    return ()
 
 
 def launches(task: Task) -> int:
@@ -191,7 +218,10 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
     if task.convolution is not None:
         return _convolution(task, task.convolution, values, precision, moved_bytes)
     if (product := _product_of(name, call)) is not None:
-        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, product)
+        aligned_bytes = min(map(_aligned_bytes, values_in((call.args, call.outputs))))
+        return Kernel(
+            Family.PRODUCT, precision, moved_bytes, task.operations, product, aligned_bytes=aligned_bytes
+        )
     if "attention" in name:
         return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
     if name in _UNKNOWN_PRODUCTS:
@@ -203,12 +233,26 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
     if name in _NORMALIZATIONS:
         if call.operator in BATCH_NORMS and not call.args[5]:  # by statistics that are known
             return Kernel(Family.ELEMENTWISE, precision, moved_bytes)
-        passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)
-        return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=_is_channels_last(values))
+        return _normalization(name, precision, moved_bytes, values)
     if name in _REDUCTIONS:
         return Kernel(Family.REDUCTION, precision, moved_bytes)
     family = Family.COPY if name in _COPIES or _reorders(values) else Family.ELEMENTWISE
-    return Kernel(family, precision, moved_bytes)
+    return Kernel(family, precision, moved_bytes, operator="" if _is_channels_last(values) else name)
+
+
+def _normalization(name: str, precision: Precision, moved_bytes: int, values: list[Value]) -> Kernel:
+    """Return a normalization's kernels; those of batch norm have a thread block for each channel, unless these lie together."""
+    passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)
+    if _is_channels_last(values):
+        return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=True)
+    blocks = values[0].shape[1] if "batch_norm" in name else None
+    return Kernel(Family.NORMALIZATION, precision, passed_bytes, operator=name, blocks=blocks)
+
+
+def _aligned_bytes(value: Value) -> int:
+    """Return of how many bytes each row of a matrix begins at a multiple, at most 16."""
+    steps = [step for size, step in zip(value.shape, value.stride, strict=True) if size > 1 and step > 1]
+    return gcd(16, *(step * value.dtype.itemsize for step in steps))
 
 
 def _fused_kernel(precision: Precision, kernel: FusedKernel) -> Kernel:
@@ -297,7 +341,7 @@ def _convolution(
         product,
         layout_bytes,
         task.gradient_of is GradientOf.WEIGHT,
-        c.kernel_size == (1, 1),
+        c.kernel_size == c.stride == (1, 1),
         channels_last,
     )
 

@@ -1,6 +1,7 @@
 """Seconds of a kernel from a device's peak rates and the fractions of them that its family reaches."""
 
 from dataclasses import dataclass
+from math import inf
 
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import KernelRates
@@ -10,6 +11,8 @@ from membench.cost.products import Multiplier, product_time_s
 
 _ITEMSIZES = {Precision.FP16: 2, Precision.BF16: 2, Precision.FP8: 1, Precision.INT8: 1}
 """Of a factor's element, in bytes; of others, 4."""
+_OF_TENSOR_CORES = (Precision.FP16, Precision.BF16, Precision.TF32)
+"""Formats of convolutions whose kernels want channels last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,8 @@ def kernel_time_s(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> 
 def peak_times(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> PeakTimes:
     """Return a kernel's seconds at the device's peak rates, its tiles and waves included."""
     moving_s = kernel.moved_bytes / device.memory_bytes_per_s
-    is_half = kernel.precision in (Precision.FP16, Precision.BF16) and not _is_single(kernel, device)
-    layout_s = kernel.layout_bytes / device.memory_bytes_per_s if is_half else 0.0
+    by_tensor_cores = kernel.precision in _OF_TENSOR_CORES and not _is_single(kernel, device)
+    layout_s = kernel.layout_bytes / device.memory_bytes_per_s if by_tensor_cores else 0.0
     ops_per_s = device.product_ops_per_s(kernel.precision) * device.sustained_clock
     match kernel.family:
         case Family.PRODUCT | Family.CONVOLUTION | Family.GROUPED if kernel.product is not None:
@@ -55,9 +58,33 @@ def peak_times(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> Pea
 
 def reached(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> PeakTimes:
     """Return the fractions of the peak rates that a kernel reaches, each in the place of its time."""
-    of_pointwise = rates.pointwise_layout if kernel.is_pointwise else None
-    layout = of_pointwise or rates.layout
-    return PeakTimes(_product_fraction(kernel, rates, device), _memory_fraction(kernel, rates), layout)
+    return PeakTimes(
+        _product_fraction(kernel, rates, device),
+        min(
+            _memory_fraction(kernel, rates),
+            _own_limit_bytes_per_s(kernel, rates, device) / device.memory_bytes_per_s,
+        ),
+        _layout_fraction(kernel, rates, device),
+    )
+
+
+def _layout_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:
+    if kernel.is_pointwise:
+        return rates.pointwise_layout or rates.layout
+    limit_bytes_per_s = _multiprocessors_bytes_per_s("change_of_layout", rates, device)
+    return min(rates.layout, limit_bytes_per_s / device.memory_bytes_per_s)
+
+
+def _own_limit_bytes_per_s(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:
+    """Return what a kernel's thread blocks, or the multiprocessors that run them, move at most; infinite where the memory alone limits it."""
+    of_device = _multiprocessors_bytes_per_s(kernel.operator, rates, device)
+    if kernel.blocks is None or kernel.operator not in rates.block_bytes_per_s:
+        return of_device
+    return min(of_device, kernel.blocks * rates.block_bytes_per_s[kernel.operator])
+
+
+def _multiprocessors_bytes_per_s(operator: str, rates: KernelRates, device: DeviceProfile) -> float:
+    return (device.multiprocessors or inf) * rates.multiprocessor_bytes_per_s.get(operator, inf)
 
 
 def _is_single(kernel: Kernel, device: DeviceProfile) -> bool:
@@ -79,10 +106,19 @@ def _product_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile)
         rates.product if kernel.family is Family.PRODUCT else _convolution_fraction(kernel, rates)
     )
     if not _is_single(kernel, device):
-        return by_tensor_cores
+        return min(by_tensor_cores, _unaligned_fraction(kernel, rates, device))
     if kernel.family is Family.PRODUCT:
         return rates.single_product
     return rates.single_convolution * by_tensor_cores / rates.convolution
+
+
+def _unaligned_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:
+    """Return what loads reach that carry fewer elements than 16 bytes hold, each as long as a load of one; infinite for others."""
+    itemsize = _ITEMSIZES.get(kernel.precision, 4)
+    if kernel.aligned_bytes == 16 or itemsize != 2:
+        return inf
+    of_device = (device.multiprocessors or inf) * rates.unaligned_ops_per_s
+    return kernel.aligned_bytes / itemsize * of_device / device.product_ops_per_s(kernel.precision)
 
 
 def _convolution_fraction(kernel: Kernel, rates: KernelRates) -> float:

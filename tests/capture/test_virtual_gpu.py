@@ -156,8 +156,12 @@ def test_batch_norm_is_that_of_cudnn_with_its_assumed_reserve(channels_last: boo
     assert sum(reserve) == (elements // 8 if channels_last else 0)
 
 
-def test_channels_last_reaches_the_activations() -> None:
-    graph = capture(workload(Normalized(), 2, 4, 6, 6, channels_last=True), ANY_GPU).graph
+@pytest.mark.parametrize("precision", [None, Precision.AMP_FP16, Precision.AMP_BF16, Precision.BF16])
+def test_channels_last_reaches_the_activations(precision: Precision | None) -> None:
+    """Also in bfloat16, of which torch's shape functions take cuDNN to have no convolutions where there is no GPU."""
+    graph = capture(
+        workload(Normalized(), 2, 4, 6, 6, precision=precision, channels_last=True), ANY_GPU
+    ).graph
     [convolution] = [task for task in graph.tasks if task.name == "conv:convolution"]
     assert convolution.call is not None
     images, weight, *_ = convolution.call.args

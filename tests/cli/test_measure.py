@@ -92,9 +92,17 @@ def test_a_cell_is_what_hydra_would_compose() -> None:
     )
 
 
+def test_a_precision_is_part_of_the_cell_and_of_its_tables_name() -> None:
+    settings = parse(["precision=amp_bf16", "budget=12GB"])
+    assert cell_of(settings, "gpt2", 8, "eager")["precision"] == "amp_bf16"
+    assert settings.suffix == "-amp_bf16-12GB"
+    assert "precision" not in cell_of(parse([]), "gpt2", 8, "eager") and parse([]).suffix == ""
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
+        ("precision=single", "precision is one of"),
         ("model=resnet50", "'model' is not an option; there are: task, models"),
         ("limits", "'limits' is not a choice; write option=value"),
         ("task=all", "task is one of strategies, limits, not 'all'"),

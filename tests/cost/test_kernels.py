@@ -158,3 +158,55 @@ def test_dequantized_weights_have_kernels_of_their_own(double: bool, passes: int
     found = [kernel for kernel in kernels(graph, lambda _: True) if kernel.family is Family.DEQUANTIZATION]
     assert len(found) == 2 * passes  # in the forward and the backward pass
     assert max(kernel.moved_bytes for kernel in found) == 128 * 256 * (1 / 2 + 4 / 64 + 2)
+
+
+def test_a_bias_and_its_gradient_have_kernels_of_their_own_beside_a_convolution() -> None:
+    """Two kernels more: one reads and writes the output, and one sums its gradient; depthwise kernels add the bias themselves."""
+    with_bias, without = (
+        convolutions(graph_of(nn.Conv2d(8, 8, 1, bias=False), nn.Conv2d(8, 16, 3, padding=1, bias=bias)))
+        for bias in (True, False)
+    )
+    output_bytes = 2 * 16 * 256 * 2
+    further = [kernel for kernel in with_bias if kernel.family is not Family.CONVOLUTION]
+    assert [(kernel.family, kernel.moved_bytes) for kernel in further] == [
+        (Family.ELEMENTWISE, 2 * output_bytes),
+        (Family.REDUCTION, output_bytes),
+    ]
+    assert {kernel.family for kernel in without} == {Family.CONVOLUTION}
+    depthwise = convolutions(graph_of(nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 8, 1, bias=False)))
+    assert {kernel.family for kernel in depthwise} == {Family.DEPTHWISE, Family.CONVOLUTION}
+
+
+@pytest.mark.parametrize(
+    ("precision", "operator"),
+    [(Precision.AMP_FP16, "cudnn_batch_norm"), (Precision.AMP_BF16, "native_batch_norm")],
+)
+def test_batch_norm_has_a_thread_block_for_each_channel(precision: Precision, operator: str) -> None:
+    def found(*, channels_last: bool) -> list[Kernel]:
+        layers = nn.Conv2d(8, 24, 1), nn.BatchNorm2d(24), nn.Conv2d(24, 8, 1)
+        graph = graph_of(*layers, precision=precision, channels_last=channels_last)
+        return kernels(graph, lambda task: task.kind is Kind.BATCH_NORM)
+
+    contiguous = found(channels_last=False)
+    assert [kernel.operator for kernel in contiguous] == [operator, f"{operator}_backward"]
+    assert {kernel.blocks for kernel in contiguous} == {24}
+    assert {(kernel.operator, kernel.blocks) for kernel in found(channels_last=True)} == {("", None)}
+
+
+@pytest.mark.parametrize(("columns", "aligned_bytes"), [(64, 16), (60, 8), (62, 4), (63, 2)])
+def test_products_know_how_their_rows_are_aligned(columns: int, aligned_bytes: int) -> None:
+    layers = nn.Flatten(), nn.Linear(8 * 256, columns), nn.Unflatten(1, (columns, 1, 1))
+    found = kernels(graph_of(*layers), lambda task: task.kind is Kind.LINEAR)
+    assert {kernel.aligned_bytes for kernel in found} == {aligned_bytes}
+
+
+def test_a_convolution_of_one_pixel_is_pointwise_if_it_reads_every_pixel() -> None:
+    found = convolutions(graph_of(nn.Conv2d(8, 8, 1, bias=False), nn.Conv2d(8, 8, 1, stride=2, bias=False)))
+    assert sorted(kernel.is_pointwise for kernel in found) == [False] * 3 + [True] * 2
+
+
+def test_compiled_code_adds_a_bias_in_a_kernel_that_there_is_in_any_case() -> None:
+    graph = graph_of(nn.Conv2d(8, 8, 1, bias=False), nn.Conv2d(8, 16, 3, padding=1))
+    compiled = replace(graph, tasks=tuple(replace(task, is_compiled=True) for task in graph.tasks))
+    assert {kernel.family for kernel in convolutions(compiled)} == {Family.CONVOLUTION}
+    assert len(convolutions(graph)) == len(convolutions(compiled)) + 2

@@ -93,3 +93,50 @@ def test_a_rate_that_is_not_positive_is_refused() -> None:
         replace(RATES, copy=0.0)
     with pytest.raises(MembenchError, match="kernel_s is a number and not negative"):
         replace(RATES, kernel_s=-1e-6)
+
+
+@pytest.mark.parametrize(
+    ("device", "limits"), [("h200", ["blocks", "multiprocessors", "memory"]), ("p100", ["memory"])]
+)
+def test_a_kernel_moves_what_its_blocks_multiprocessors_and_the_memory_do(
+    device: str, limits: list[str]
+) -> None:
+    """The lowest of three limits: few thread blocks, multiprocessors that wait for their own instructions, and the memory."""
+    profile = configuration.load("device", device)
+    rates = replace(
+        RATES, block_bytes_per_s={"norm": 1e9}, multiprocessor_bytes_per_s={"norm": 1e10}, normalization=0.5
+    )
+    kernel = Kernel(Family.NORMALIZATION, Precision.BF16, 10**9, operator="norm")
+    found = {
+        "blocks": kernel_time_s(replace(kernel, blocks=10), rates, profile),
+        "multiprocessors": kernel_time_s(kernel, rates, profile),
+        "memory": kernel_time_s(replace(kernel, operator=""), rates, profile),
+    }
+    assert found["blocks"] == pytest.approx(10**9 / (10 * 1e9))
+    assert found["memory"] == pytest.approx(10**9 / (0.5 * profile.memory_bytes_per_s))
+    of_multiprocessors_s = 10**9 / (profile.multiprocessors * 1e10)
+    assert found["multiprocessors"] == pytest.approx(max(of_multiprocessors_s, found["memory"]))
+    assert (found["multiprocessors"] > found["memory"]) is ("multiprocessors" in limits)
+
+
+def test_products_with_odd_rows_are_as_slow_as_their_loads() -> None:
+    """Loads of one element, of two and of four; an RTX 3090's tensor cores are no faster than loads of one."""
+    h200 = configuration.load("device", "h200")
+    times_s = [
+        kernel_time_s(replace(product(Precision.BF16), aligned_bytes=size), RATES, h200)
+        for size in (2, 4, 8, 16)
+    ]
+    assert times_s[0] == pytest.approx(2 * times_s[1]) == pytest.approx(4 * times_s[2])
+    assert times_s[2] > times_s[3]
+    odd_s, even_s = (
+        kernel_time_s(replace(product(Precision.FP16), aligned_bytes=size), RATES, RTX3090)
+        for size in (2, 16)
+    )
+    assert odd_s == even_s
+    single = replace(product(Precision.FP32), aligned_bytes=4)
+    assert kernel_time_s(single, RATES, h200) == kernel_time_s(product(Precision.FP32), RATES, h200)
+
+
+def test_a_rate_of_an_operator_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(MembenchError, match="block_bytes_per_s.norm is a positive number"):
+        replace(RATES, block_bytes_per_s={"norm": 0.0})

@@ -5,7 +5,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -78,6 +80,39 @@ def test_the_time_limit_stops_a_cell_and_all_that_it_started(
     assert (record.outcome, record.signal) == (Outcome.TIMEOUT, "SIGKILL")
     assert "not done after 1000 s" in record.reason
     assert not _is_alive(int(note.read_text()))
+
+
+class Prepared:
+    """In place of a worker: whether it was started before it had a cell."""
+
+    ran: ClassVar[list[bool]] = []
+
+    def __init__(self, environment: object) -> None:
+        self.is_started = self.is_closed = False
+
+    def start(self) -> None:
+        self.is_started = True
+
+    def run(self, configuration: object, time_limit_s: object) -> None:
+        self.ran.append(self.is_started)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize(("backend", "prepared"), [("cuda", [False, True, True]), ("cpu", [False] * 3)])
+def test_the_next_cell_of_a_gpu_has_a_child_that_imports_meanwhile(
+    backend: str, prepared: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on the CPU, whose cells would be measured beside it."""
+    module = "membench.sweep.processes.worker"
+    monkeypatch.setattr(f"{module}.Worker", Prepared)
+    monkeypatch.setattr(f"{module}.free_gpu", lambda gpus: nullcontext({"CUDA_VISIBLE_DEVICES": "one"}))
+    monkeypatch.setattr(Prepared, "ran", [])
+    with Workers() as workers:
+        for _ in prepared:
+            workers.run(small_cell(backend={"name": backend}))
+    assert Prepared.ran == prepared
 
 
 def test_closing_workers_interrupts_a_cell_that_runs(tmp_path: Path) -> None:
