@@ -73,7 +73,7 @@ def draw(dataset: str, quantity: str) -> Figure:
     if not judged.all():
         axes.scatter(measured[~judged], simulated[~judged], **_FITTED, label="fitted on")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
-    axes.set(xlabel=f"measured by others, {unit}", ylabel=f"simulated, {unit}")
+    axes.set(xlabel=f"measured, {unit}", ylabel=f"simulated, {unit}")
     axes.set_title(dataset)
     axes.legend(fontsize=7, frameon=False, loc="upper left")
     return figure

@@ -14,6 +14,7 @@ BEHAVIOURS = {
     "backends": {"encoding"},
     "capture": {"aten_on_cuda"},
     "codecs": {"cuda_kernels"},
+    "cost": {"measured_rates"},
     "models": {"model_configurations"},
     "steps": {"disk", "host_memory", "loops"},
     "strategies": {"shared_weights"},
