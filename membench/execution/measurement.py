@@ -145,12 +145,13 @@ def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] 
 
 
 def settle_frees(device: torch.device) -> None:
-    """Wait for a device, and let its allocator take back what other streams have used.
+    """Wait for a device, and let CUDA's allocator take back what other streams have used.
 
-    What a collective or `record_stream` has marked counts as allocated until the first request after that stream's work.
+    What a collective or `record_stream` has marked counts there as allocated until the first request after that stream's work.
     """
     synchronize(device)
-    torch.empty(1, device=device)
+    if device.type == "cuda":
+        torch.empty(1, device=device)
 
 
 def _accelerator_peak_and_growth(run: Callable[[], object], device: torch.device) -> tuple[int, int]:
