@@ -144,7 +144,7 @@ def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] 
     return _cpu_peak_and_growth(run, backends)[0]
 
 
-def settle_frees(device: torch.device) -> None:
+def _settle_frees(device: torch.device) -> None:
     """Wait for a device, and let CUDA's allocator take back what other streams have used.
 
     What a collective or `record_stream` has marked counts there as allocated until the first request after that stream's work.
@@ -155,11 +155,11 @@ def settle_frees(device: torch.device) -> None:
 
 
 def _accelerator_peak_and_growth(run: Callable[[], object], device: torch.device) -> tuple[int, int]:
-    settle_frees(device)
+    _settle_frees(device)
     torch.accelerator.reset_peak_memory_stats(device)
     held_bytes = torch.accelerator.memory_stats(device)["requested_bytes.all.current"]
     run()
-    settle_frees(device)
+    _settle_frees(device)
     after = torch.accelerator.memory_stats(device)
     return after["requested_bytes.all.peak"] - held_bytes, after["requested_bytes.all.current"] - held_bytes
 
