@@ -24,6 +24,7 @@ from hydra import compose
 
 import membench
 from membench.core.configuration import ROOT, instantiate
+from membench.core.device import as_device
 from membench.core.errors import MembenchError, one_line
 from membench.core.files import write_whole
 from membench.core.record import Configuration
@@ -31,7 +32,7 @@ from membench.core.schedule import Offload, RepeatedSchedule
 from membench.core.units import GIB, KIB
 from membench.papers.cells import cell_configuration, hydra_composition
 from membench.papers.tables import format_number, read_csv, write_csv
-from membench.planning.memory.device_memory import AllocatorSettings, device_memory
+from membench.planning.memory.device_memory import device_memory
 from membench.steps.predicted.simulated_step import simulated_step
 from membench.sweep.cells.cell import Cell
 from membench.sweep.cells.graphs import Graphs
@@ -50,7 +51,7 @@ COLUMNS = {
         "process_memory_bytes",
     ],
 }  # fmt: skip
-ALLOCATOR = AllocatorSettings(expandable_segments=True)
+ALLOCATOR = "expandable_segments:True"
 OK, OWN_MANAGER = "ok", "only with a memory manager of its own"
 SAMPLES = 2
 """On the CPU."""
@@ -135,7 +136,7 @@ def simulate(configuration: Configuration) -> Row:
     step = simulated_step(plan, cell.cost)
     measured = step.measure()
     capacity = cell.simulated_device.memory_bytes
-    reserved = device_memory(plan, cell.simulated_device, ALLOCATOR).reserved_bytes
+    reserved = device_memory(plan, as_device(cell.simulated_device, ALLOCATOR)).reserved_bytes
     outcome = (
         OK
         if reserved <= capacity

@@ -87,6 +87,7 @@ class Refusal:
         lower_bound_bytes: the least that any schedule needs; None: not known.
         largest_batch: see `AdvisedPlan`.
         is_planned: whether the method was asked; otherwise `needed_bytes` is a lower bound, which exceeds the memory.
+        is_fragmented: the memory has room for what a plan of it holds, and not for what PyTorch's allocator reserves.
     """
 
     reason: str
@@ -94,6 +95,7 @@ class Refusal:
     lower_bound_bytes: int | None = None
     largest_batch: int | None = None
     is_planned: bool = True
+    is_fragmented: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ class Advice:
         is_compiled: a part of the step was given to `torch.compile`.
         machine: name of the machine that the device is in; None: none was chosen.
         host_memory_bytes: the most that the step may hold in host memory; None: what the machine has.
+        allocator: settings of PyTorch's caching allocator that were chosen; empty: none.
         budget_bytes: the most that the step's tensors may hold; None: what the device has.
         fits: whether plain PyTorch keeps the budget and the device has the memory.
         parts_bytes: what plain PyTorch's allocated peak consists of.
@@ -177,6 +180,7 @@ class Advice:
     sharded_bytes: Mapping[int, int] = field(default_factory=dict)
     machine: str | None = None
     host_memory_bytes: int | None = None
+    allocator: str = ""
 
     @property
     def device(self) -> str:

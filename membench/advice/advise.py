@@ -82,6 +82,7 @@ def advise(
     time_limit_s: float | None = None,
     progress: bool = False,
     kernels: str | None = None,
+    allocator: str | None = None,
 ) -> Advice: ...
 
 
@@ -104,6 +105,7 @@ def advise(
     reduce_dtype: torch.dtype | None = None,
     tensor_parallel: Plan | None = None,
     kernels: str | None = None,
+    allocator: str | None = None,
     processes: int | None = None,
     progress: bool = False,
 ) -> ClusterAdvice: ...
@@ -125,7 +127,7 @@ def advise(
     Args:
         module, loss, batch: see `membench.compile`.
         device: a name (``"rtx3090"``), a profile, or ``"this"`` for the GPU at hand.
-        precision, optimizer, machine, host_memory, channels_last: see `membench.predict`.
+        precision, optimizer, machine, host_memory, channels_last, allocator: see `membench.predict`.
         budget: the most that the step's tensors may hold, ``"20 GB"`` or a number of bytes; None: what the device has.
         methods: names of strategies; None: all but `LEFT_OUT`.
         largest: whose largest batch is searched for: ``"all"`` methods', ``"plain"`` PyTorch's alone, or ``"none"``.
@@ -160,13 +162,14 @@ def _advise_device(
     host_memory: str | float | None = None,
     channels_last: bool = False,
     kernels: str | None = None,
+    allocator: str | None = None,
     **asked: Any,
 ) -> Advice:
     """Return the advice on one device; see `advise`, and `Adviser.advice` for the other options."""
     check_whole(module)
     adviser = Adviser(
         workload_of(module, loss, batch, precision=precision, channels_last=channels_last),
-        this_device() if device == THIS else as_device(device),
+        as_device(this_device() if device == THIS else device, allocator),
         as_bytes(budget),
         as_update(optimizer),
         None if machine is None else as_machine(machine),
@@ -203,7 +206,9 @@ class Adviser:
         workload = replace(workload, compiled=known)
         self._workload, self._by, self._kernels = workload, update, kernels
         self._machine, self._host_memory_bytes = machine, host_memory_bytes
-        self._programs = Programs(workload, update, framework.captured_on, modules, self._compiled_parts)
+        self._programs = Programs(
+            workload, update, framework.captured_on, modules, device.allocator, self._compiled_parts
+        )
         self._target = Target(device, cost, budget_bytes, self._programs.update(AS_IT_IS))
 
     def advice(
@@ -261,6 +266,7 @@ class Adviser:
             plain=plain,
             machine=None if self._machine is None else self._machine.name,
             host_memory_bytes=self._host_memory_bytes,
+            allocator=str(target.device.allocator),
             budget_bytes=target.budget_bytes,
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),
             plans=tuple(self._bound(each) for each in ranked(plans)),

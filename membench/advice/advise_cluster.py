@@ -10,7 +10,7 @@ from membench.advice.cluster_search import ClusterSearch
 from membench.advice.rank_options import RankOptions
 from membench.core.checks import COUNT, check, choice
 from membench.core.cluster import Cluster
-from membench.core.device import DeviceProfile
+from membench.core.device import DeviceProfile, as_device
 from membench.core.errors import MembenchError
 from membench.core.fully_sharded import check_whole
 from membench.core.machine import Machine
@@ -29,6 +29,7 @@ def advise_cluster(
     precision: str | None = None,
     optimizer: OptimizerLike = None,
     machine: str | Machine | None = None,
+    allocator: str | None = None,
     checkpointing: Sequence[str] | None = None,
     processes: int | None = None,
     progress: bool = False,
@@ -40,7 +41,7 @@ def advise_cluster(
         module, loss, batch: see `membench.compile`; the samples of the batch are examples, whose number does not matter.
         cluster, nodes: of several GPUs: a name (``"dgx_h100"``) or a description, and how many hosts it has.
         device: None: the cluster's.
-        precision, optimizer, machine: see `membench.predict`; processes, progress: see `membench.advise`.
+        precision, optimizer, machine, allocator: see `membench.predict`; processes, progress: see `membench.advise`.
         checkpointing: kinds of `Checkpointing` that are tried, ``["none", "full"]``; None: all.
         ranks: ``batch_size``, ``parallel``, ``wrapped``, ``reduce_dtype``, ``tensor_parallel`` and ``kernels``; see `RankOptions`.
 
@@ -49,8 +50,8 @@ def advise_cluster(
     """
     check(COUNT, nodes=nodes)
     own, name = as_cluster(cluster), cluster if isinstance(cluster, str) else ""
-    found = as_cluster(own, nodes=nodes, device=device)
-    if isinstance(device, str) and own.device and found.profile != own.profile:
+    found = as_cluster(own, nodes=nodes, device=device, allocator=allocator)
+    if isinstance(device, str) and own.device and as_device(device) != own.profile:
         raise MembenchError(f"device={device!r}: the cluster's GPUs are {own.device_name}; leave device out")
     kinds = tuple(choice(Checkpointing, "checkpointing", each) for each in checkpointing or Checkpointing)
     options = RankOptions(found, name, checkpointing=kinds, machine=as_machine(machine), **ranks)

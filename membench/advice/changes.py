@@ -1,4 +1,4 @@
-"""Changes to a program that lower its memory: to its optimizer, its precision, its batch, and its module."""
+"""Changes to a program that lower its memory: to its allocator, its optimizer, its precision, its batch, and its module."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from membench.core import configuration
+from membench.core.allocator import AllocatorSettings
 from membench.core.errors import MembenchError
 from membench.core.kernels import WHOLE_STEP, Compiled
 from membench.core.optimizer import Gradients, WeightUpdate
@@ -21,6 +22,7 @@ from membench.core.workload import Workload
 class Kind(StrEnum):
     """The part of a program that changes; of changes of one kind only one is made."""
 
+    ALLOCATOR = "allocator"
     UPDATE = "update"
     STATES = "states"
     BATCH = "batch"
@@ -43,6 +45,7 @@ class Change:
         is_last_resort: it is tried where no other change suffices.
         update, workload: make it, if it is of the optimizer or the precision; a change of the module has neither.
         compiled: what it gives to `torch.compile`; None: nothing.
+        allocator: settings that it gives to PyTorch's allocator; None: it leaves them.
         micro_batch: samples at a time; None: all.
     """
 
@@ -55,6 +58,7 @@ class Change:
     update: Callable[[WeightUpdate], WeightUpdate] | None = None
     workload: Callable[[Workload], Workload] | None = None
     compiled: Compiled | None = None
+    allocator: AllocatorSettings | None = None
     micro_batch: int | None = None
     keeps_weights: bool = False
     is_last_resort: bool = False
@@ -95,12 +99,24 @@ def are_compatible(changes: Iterable[Change]) -> bool:
     )
 
 
-def changes_of(workload: Workload, by: WeightUpdate | None, *, is_compiled: bool) -> Iterator[Change]:
+def changes_of(
+    workload: Workload, by: WeightUpdate | None, allocator: AllocatorSettings, *, is_compiled: bool
+) -> Iterator[Change]:
     """Yield the changes that lower the memory of a step and need no other module, the least far-reaching first.
 
     Args:
         is_compiled: a part of the step was given to `torch.compile`.
     """
+    if not allocator.expandable_segments:
+        expandable = AllocatorSettings(expandable_segments=True)
+        yield Change(
+            "expandable segments",
+            Kind.ALLOCATOR,
+            (f"allocator={expandable}",),
+            "less is reserved and not used; in a program PYTORCH_ALLOC_CONF, before CUDA starts",
+            allocator=expandable,
+            is_exact=True,
+        )
     if by is not None:
         yield from _of_update(by)
     if not is_compiled:

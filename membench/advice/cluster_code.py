@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from membench.advice.cluster_advice import BLOCK_BY_BLOCK, ClusterAdvice
 from membench.advice.combinations import Combination
+from membench.advice.text import environment
 from membench.core.pipeline import PIPELINED, PipelineSchedule
 from membench.core.sharding import REPLICATED, SHARDED
 from membench.models.checkpointing import Checkpointing
@@ -37,6 +38,7 @@ def program(advice: ClusterAdvice, combination: Combination) -> list[str]:
     The model is on the meta device or a CPU; ``criterion`` and ``batches`` are the program's.
     """
     return [
+        *environment(str(advice.cluster.profile.allocator)),
         *_imports(combination),
         "",
         *_mesh(combination),

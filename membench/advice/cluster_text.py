@@ -37,6 +37,8 @@ def _step(advice: ClusterAdvice) -> Iterator[str]:
     name = f" of {advice.cluster_name}" if advice.cluster_name else ""
     cluster = advice.cluster
     yield f"simulated on {cluster.devices} x {advice.device}: {cluster.hosts} x {cluster.devices_per_host}{name}"
+    if allocator := str(cluster.profile.allocator):
+        yield allocator
 
 
 def _fixed(advice: ClusterAdvice) -> Iterator[str]:
@@ -160,6 +162,7 @@ def values(advice: ClusterAdvice) -> dict[str, Any]:
         },
         "nodes": advice.cluster.hosts,
         "gpus": advice.cluster.devices,
+        "allocator": str(advice.cluster.profile.allocator),
         "refused": dict(advice.refused),
         "nearest": advice.nearest and asdict(advice.nearest),
         "plans": [_plan_values(advice, plan) for plan in advice.plans],

@@ -93,6 +93,8 @@ class Levers:
 
     def _lever(self, changes: Changes) -> Lever | None:
         """Return the step with some changes; None: it is not tried."""
+        if self._reserves_less_in_vain(changes):
+            return None
         least_bytes = self._least_bytes(changes)
         if least_bytes > self._target.room_bytes:
             return self._described(changes, False, least_bytes, None)
@@ -121,13 +123,22 @@ class Levers:
             if update is not None:
                 update(self._planners.graph(self._batch_size, self._batch_size, program))
         micro_batch = next((change.micro_batch for change in changes if change.micro_batch), None)
+        device = self._target.device
+        if allocator := next((change.allocator for change in changes if change.allocator), None):
+            device = replace(device, allocator=allocator)
         job = partial(
             plain_numbers,
             batch_size=self._batch_size,
-            target=replace(self._target, update=update),
+            target=replace(self._target, device=device, update=update),
             micro_batch=micro_batch,
         )
         return self._planners.run(job, self._batch_size, Urgency.LEVER, program)
+
+    def _reserves_less_in_vain(self, changes: Changes) -> bool:
+        """Return whether the tensors of a step exceed the memory that its allocator would waste less of."""
+        others = frozenset(change for change in changes if change.allocator is None)
+        known = self._known.get(others)
+        return others != changes and known is not None and known.peak_bytes > self._target.room_bytes
 
     def _least_bytes(self, changes: Changes) -> int:
         """Return a lower bound on the memory of a changed step, from what is known of others."""

@@ -104,7 +104,12 @@ class Methods:
             return Refusal(NO_TIME, None, is_planned=False)
         except (InfeasibleSchedule, OutOfMemory) as error:
             needed_bytes = error.needed_bytes
-            refusal = Refusal(str(error), needed_bytes, getattr(error, "lower_bound_bytes", None))
+            refusal = Refusal(
+                str(error),
+                needed_bytes,
+                getattr(error, "lower_bound_bytes", None),
+                is_fragmented=isinstance(error, OutOfMemory),
+            )
         if not isinstance(strategy, PyTorch):
             return refusal
         return accumulated(self._planners, batch_size, target, needed_bytes or 0) or refusal

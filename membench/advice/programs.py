@@ -7,6 +7,7 @@ import torch
 from membench.advice.changes import AS_IT_IS, Change, Changes, ModuleChanges, changes_of
 from membench.capture.capture import Captures
 from membench.capture.update import CapturedUpdate
+from membench.core.allocator import AllocatorSettings
 from membench.core.kernels import Compiled
 from membench.core.optimizer import WeightUpdate
 from membench.core.workload import Workload
@@ -21,6 +22,7 @@ class Programs:
         workload, by: of the step as it is.
         captured_on: the device whose operators are captured.
         modules: changes that build the module anew.
+        allocator: of the step as it is.
         compiled: what of the step was given to `torch.compile`; None: nothing.
     """
 
@@ -30,9 +32,10 @@ class Programs:
         by: WeightUpdate | None,
         captured_on: torch.device | None,
         modules: ModuleChanges,
+        allocator: AllocatorSettings,
         compiled: Compiled | None = None,
     ) -> None:
-        self._compiled = compiled
+        self._allocator, self._compiled = allocator, compiled
         self._workload, self._by, self._modules, self._captured_on = workload, by, modules, captured_on
         self._built: dict[Changes, Workload] = {}
 
@@ -40,7 +43,7 @@ class Programs:
     def changes(self) -> tuple[Change, ...]:
         """What can be changed; asked for only where levers are: the packages of some take seconds to import."""
         return (
-            *changes_of(self._workload, self._by, is_compiled=self._compiled is not None),
+            *changes_of(self._workload, self._by, self._allocator, is_compiled=self._compiled is not None),
             *self._modules.changes,
         )
 

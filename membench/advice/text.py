@@ -6,12 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from membench.advice.advice import Advice, AdvisedPlan, Lever, Refusal
+from membench.core.allocator import AllocatorSettings
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.results.listing import table
 
 HEADER = (
     "method", "peak", "step time", "samples/s", "copied", "exposed", "gap", "host memory", "parts", "largest batch",
 )  # fmt: skip
+EXPANDABLE = str(AllocatorSettings(expandable_segments=True))
 LAYERS = 3
 """How many layers' activations are named."""
 _DEVICE = 'backend="cuda" if torch.cuda.is_available() else "cpu"'
@@ -65,7 +67,13 @@ def code(advice: Advice, plan: AdvisedPlan) -> list[str]:
     batch = ["criterion", "(inputs, targets)"] if advice.trains else ["None", "(inputs, ())"]
     arguments = ", ".join(["model", *batch, *options, device])
     call = "loss = step(inputs, targets)" if advice.trains else "output = step(inputs)"
+    head += environment(advice.allocator)
     return [*head, "import torch, membench", f"step = membench.compile({arguments})", call]
+
+
+def environment(allocator: str) -> list[str]:
+    """Return the comment of code that PyTorch's allocator has these settings; none without any."""
+    return [f"# with PYTORCH_ALLOC_CONF={allocator}"] if allocator else []
 
 
 def trust(advice: Advice) -> list[str]:
@@ -82,7 +90,7 @@ def trust(advice: Advice) -> list[str]:
 def values(advice: Advice) -> dict[str, Any]:
     """Return the advice as values that JSON has; bytes and seconds are in the names."""
     head = (
-        "model", "device", "batch_size", "precision", "optimizer", "is_compiled", "machine", "budget_bytes", "fits", "allocated_bytes",
+        "model", "device", "batch_size", "precision", "optimizer", "is_compiled", "machine", "allocator", "budget_bytes", "fits", "allocated_bytes",
         "reserved_bytes", "used_bytes", "capacity_bytes", "fragmentation_bytes", "context_bytes", "step_time_s",
         "largest_batch",
     )  # fmt: skip
@@ -123,6 +131,7 @@ def step_words(advice: Advice) -> list[str]:
         *(["compiled"] * advice.is_compiled),
         *([advice.optimizer or "no optimizer"] if advice.trains else []),
         f"simulated on {advice.device}{inside}",
+        *([advice.allocator] if advice.allocator else []),
         *([f"budget {format_bytes(advice.budget_bytes)}"] if advice.budget_bytes else []),
     ]
 
@@ -236,6 +245,9 @@ def needs(advice: Advice) -> Iterator[str]:
             for name in least_first
         )
         yield "need more: " + ", ".join(described)
+    if fragmented := sorted(name for name, each in advice.refused.items() if each.is_fragmented):
+        grow = "" if EXPANDABLE in advice.allocator else f"; allocator={EXPANDABLE} wastes less"
+        yield f"room for what it holds, not for what the allocator reserves: {', '.join(fragmented)}{grow}"
     not_planned: dict[str, list[str]] = {}
     for name, each in sorted(advice.refused.items()):
         if not each.is_planned:

@@ -23,7 +23,7 @@ DEFAULTS = {"precision": "bf16", "optimizer": "adamw"}
 
 _CHECKPOINTING = ("none", "selective", "every_second", "full")
 _NOT_HERE = (
-    "allocator", "backend", "budget", "channels_last", "exchange", "framework", "host_memory", "largest", "levers", "methods",
+    "backend", "budget", "channels_last", "exchange", "framework", "host_memory", "largest", "levers", "methods",
     "micro_batch", "serving", "strategy", "time_limit", "tracking",
 )  # fmt: skip
 

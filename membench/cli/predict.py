@@ -179,6 +179,7 @@ def _step(name: str, cell: "Cell", prediction: "Prediction") -> str:
         *([] if cell.precision is None else [str(cell.precision)]),
         *([] if cell.serving else [update]),
         f"predicted for {prediction.device}{inside}",
+        *filter(None, [str(cell.cluster.profile.allocator)]),
     ]
     return ", ".join(parts)
 

@@ -3,9 +3,10 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from membench.core import configuration
+from membench.core.allocator import DEFAULT, AllocatorSettings
 from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
 from membench.core.errors import MembenchError
 from membench.core.precision import Precision
@@ -66,6 +67,7 @@ class DeviceProfile:
             except fp8, which other devices do not multiply.
         sustained_clock: fraction of the boost clock, for which the rates hold, at which large products run within the board's
             power limit.
+        allocator: of the process that has the device, under PyTorch.
 
     Raises:
         MembenchError: a capacity, rate, count or capability is not positive, the latency is negative, or there is a rate for another
@@ -91,6 +93,7 @@ class DeviceProfile:
     pageable_device_to_host_bytes_per_s: float | None = None
     precision_ops_per_s: Mapping[str, float] = field(default_factory=dict)
     sustained_clock: float = 1.0
+    allocator: AllocatorSettings = DEFAULT
 
     def __post_init__(self) -> None:
         check(
@@ -139,12 +142,17 @@ class DeviceProfile:
         return self.memory_bytes - (self.context_bytes or 0)
 
 
-def as_device(device: str | DeviceProfile | None) -> DeviceProfile:
+def as_device(device: str | DeviceProfile | None, allocator: str | None = None) -> DeviceProfile:
     """Return a simulated device that is given as a profile or by its name in ``conf/device``.
 
+    Args:
+        allocator: see `AllocatorSettings.parse`; None: as the profile has it.
+
     Raises:
-        MembenchError: there is no such device, or it is None.
+        MembenchError: there is no such device, or it is None; or a setting of the allocator is not simulated.
     """
+    if allocator is not None:
+        return replace(as_device(device), allocator=AllocatorSettings.parse(allocator))
     if isinstance(device, DeviceProfile):
         return device
     if device is None:

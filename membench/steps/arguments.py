@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from membench.core import configuration
 from membench.core.arguments import as_arguments
 from membench.core.cluster import Cluster
-from membench.core.device import DeviceProfile
+from membench.core.device import DeviceProfile, as_device
 from membench.core.errors import MembenchError
 from membench.core.machine import Machine
 from membench.core.opened import opened
@@ -103,17 +103,23 @@ def as_machine(machine: str | Machine | None, host_memory_bytes: int | None = No
 
 
 def as_cluster(
-    cluster: str | Cluster, *, nodes: int | None = None, device: str | DeviceProfile | None = None
+    cluster: str | Cluster,
+    *,
+    nodes: int | None = None,
+    device: str | DeviceProfile | None = None,
+    allocator: str | None = None,
 ) -> Cluster:
     """Return a cluster that is given as such or by its name in ``conf/cluster``.
 
     Args:
         nodes: its hosts; None: as many as it has.
         device: of its hosts; None: its own.
+        allocator: see `as_device`.
 
     Raises:
-        MembenchError: there is no such cluster, or the number of hosts is not positive.
+        MembenchError: there is no such cluster, the number of hosts is not positive, or a setting of the allocator is not simulated.
     """
     found: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
     hosts = found.hosts if nodes is None else nodes
-    return replace(found, hosts=hosts, device=found.device if device is None else device)
+    own = found.device if device is None else device
+    return replace(found, hosts=hosts, device=own if allocator is None else as_device(own or None, allocator))

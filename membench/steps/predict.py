@@ -197,6 +197,7 @@ def predict(
     pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
     stages: int | None = None,
     kernels: str | None = None,
+    allocator: str | None = None,
 ) -> Prediction:
     """Predict the memory and the time of a step of training or inference on a device that need not be at hand.
 
@@ -243,6 +244,8 @@ def predict(
         kernels: ``"eager"``: PyTorch's operators; ``"inductor"``: the whole step as `torch.compile` fuses it, on GPUs that divide the
             weights each module by itself that is gathered. None: ``"inductor"`` for the modules and the loss that were given to
             `torch.compile`, each by itself.
+        allocator: settings of PyTorch's caching allocator as in ``PYTORCH_ALLOC_CONF``: ``"expandable_segments:True"``,
+            ``"max_split_size_mb:128"``; they change what is reserved, and with it whether the step fits.
 
     Raises:
         UnsupportedModel: the module cannot be captured, or cut into stages; names the layer.
@@ -256,11 +259,11 @@ def predict(
     workload = replace(workload, compiled=known)
     inside = as_machine(machine, as_bytes(host_memory, "host_memory"))
     if cluster is None:
-        ranks = ONE_RANK.on(as_device(device))
+        ranks = ONE_RANK.on(as_device(device, allocator))
     else:
         ranks = ranks_of(
             module,
-            as_cluster(cluster, nodes=nodes, device=device),
+            as_cluster(cluster, nodes=nodes, device=device, allocator=allocator),
             parallel=parallel,
             accumulate=accumulate,
             wrapped=wrapped,

@@ -10,7 +10,7 @@ from torch import nn
 from membench.core import configuration
 from membench.core.cluster import Cluster
 from membench.core.configuration import instantiate
-from membench.core.device import DeviceProfile
+from membench.core.device import DeviceProfile, as_device
 from membench.core.errors import InfeasibleSchedule, MembenchError, one_line
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
@@ -73,7 +73,7 @@ def _predict(
     Args:
         between: the step of a micro-batch without the update.
     """
-    device: DeviceProfile = configuration.load("device", row.device)
+    device = as_device(row.device, row.step.get("allocator"))
     machine = _machine(row)
     planned_in = _planned_in(machine)
     prediction = at_batch.on(device, planned_in)

@@ -47,7 +47,9 @@ def small_card() -> membench.DeviceProfile:
 @pytest.fixture(scope="module")
 def advice(kept_planners: None) -> membench.Advice:
     step = (network(), nn.functional.cross_entropy, batch())
-    return membench.advise(*step, device=small_card(), optimizer="adamw", methods=METHODS, processes=1)
+    return membench.advise(
+        *step, device=small_card(), optimizer="adamw", methods=METHODS, levers=False, processes=1
+    )
 
 
 def test_plain_pytorch_is_what_predict_predicts(advice: membench.Advice) -> None:
@@ -145,7 +147,7 @@ def test_the_lines_to_paste_run_and_so_does_the_plan() -> None:
     model, criterion, (inputs, targets) = network("cpu"), nn.CrossEntropyLoss(), batch(2, "cpu")
     found = membench.advise(
         model, criterion, (inputs, targets), device=CARD, precision="amp_bf16", optimizer="adamw",
-        budget=9 * MIB, methods=["joint"], largest="none", processes=1,
+        budget=9 * MIB, methods=["joint"], largest="none", levers=False, processes=1,
     )  # fmt: skip
     assert found.best is not None
     names = {"model": network("cpu"), "criterion": criterion, "inputs": inputs, "targets": targets}

@@ -12,9 +12,11 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import membench
 from membench.advice.cluster_code import program, torchtitan
+from membench.advice.cluster_text import lines, values
 from membench.advice.combinations import Axes, Combination
 from membench.advice.rank_options import RankOptions
 from membench.core import configuration
+from membench.core.device import as_device
 from membench.core.mesh import BOTH, Mesh
 from membench.models.checkpointing import Checkpointing
 from membench.models.llama import Llama, TokenLoss
@@ -47,6 +49,19 @@ def found() -> membench.ClusterAdvice:
         reduce_dtype=torch.float32,
     )
     return advised(workload_of(module, TokenLoss(), (tokens, tokens), precision="bf16"), options, 1)
+
+
+def test_settings_of_the_allocator_are_in_numbers_words_and_code(found: membench.ClusterAdvice) -> None:
+    assert values(found)["allocator"] == ""
+    chosen = "max_split_size_mb:128"
+    device = as_device(found.cluster.profile, chosen)
+    other = replace(found, cluster=replace(found.cluster, device=device))
+    assert values(other)["allocator"] == chosen
+    assert next(lines(other)) == f"{next(lines(found))}, {chosen}"
+    [plan] = found.plans[:1]
+    first, *rest = program(other, plan.combination)
+    assert first == f"# with PYTORCH_ALLOC_CONF={chosen}"
+    assert rest == program(found, plan.combination)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What would make a step fit: each change is the prediction of the changed step, and combinations suffice."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import permutations
 from threading import RLock
@@ -20,6 +21,8 @@ from membench.advice.programs import Programs
 from membench.advice.work import Work
 from membench.advice.workers import Urgency
 from membench.core import configuration
+from membench.core.allocator import AllocatorSettings
+from membench.core.device import DeviceProfile, as_device
 from membench.core.errors import MembenchError
 from membench.core.optimizer import WeightUpdate
 from membench.core.task_graph import TaskGraph
@@ -72,21 +75,27 @@ class Here(Planners):
         return job(lambda size: self.graph(batch_size, size, program))
 
 
-def search(budget_bytes: int, *given: Change) -> tuple[Levers, tuple[Lever, ...]]:
-    inputs, targets = batch()
-    step = Workload("net", network(), nn.functional.mse_loss, (inputs,), (targets,))
+def step_of(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Workload:
+    inputs, targets = batch
+    return Workload("net", module, nn.functional.mse_loss, (inputs,), (targets,))
+
+
+def search(
+    budget_bytes: int | None, *given: Change, step: Workload | None = None, card: DeviceProfile | None = None
+) -> tuple[Levers, tuple[Lever, ...]]:
+    step, card = step or step_of(network(), batch()), card or as_device(CARD)
 
     def build(names: frozenset[str]) -> Workload:
         raise MembenchError(f"there is no module with {', '.join(names)}")
 
     framework = configuration.load("framework", "pytorch")
-    programs = Programs(step, ADAMW, framework.captured_on, ModuleChanges(given, build))
-    card = configuration.load("device", CARD)
+    programs = Programs(step, ADAMW, framework.captured_on, ModuleChanges(given, build), card.allocator)
     target = Target(card, RooflineCost(card, framework.efficiency), budget_bytes, programs.update(AS_IT_IS))
     planners = Here(programs)
-    plain = plain_numbers(lambda size: planners.graph(BATCH, size), BATCH, target)
+    size = step.batch_size
+    plain = plain_numbers(lambda at: planners.graph(size, at), size, target)
     with Work(32, progress=False) as work:
-        levers = Levers(work, planners, programs, BATCH, target, plain)
+        levers = Levers(work, planners, programs, size, target, plain)
         return levers, levers.found()
 
 
@@ -153,32 +162,60 @@ def test_a_module_that_cannot_be_built_is_not_tried() -> None:
     assert all("adapters" not in lever.names for lever in tried)
 
 
+def test_segments_that_grow_suffice_where_unused_memory_alone_is_too_much() -> None:
+    with torch.device("meta"):
+        layers = [
+            nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()) for _ in range(6)
+        ]
+        step = step_of(nn.Sequential(*layers), (torch.randn(16, 32, 64, 64), torch.randn(16, 32, 64, 64)))
+    inputs, targets = step.inputs[0], step.targets[0]
+
+    def predicted(allocator: str | None) -> membench.Prediction:
+        return membench.predict(
+            step.module, step.loss, (inputs, targets), device=CARD, optimizer="adamw", allocator=allocator
+        )
+
+    default, expandable = predicted(None), predicted("expandable_segments:True")
+    assert expandable.allocated_bytes == default.allocated_bytes
+    assert expandable.reserved_bytes < default.reserved_bytes
+    room_bytes = expandable.reserved_bytes
+    card = replace(as_device(CARD), memory_bytes=room_bytes, context_bytes=None)
+    (lever,) = (each for each in search(None, step=step, card=card)[1] if "expandable segments" in each.names)
+    assert lever.names == ("expandable segments",) and lever.fits and lever.is_exact
+    assert lever.options == ("allocator=expandable_segments:True",)
+    assert (lever.peak_bytes, lever.step_time_s) == (default.allocated_bytes, default.step_time_s)
+    tried = search(default.allocated_bytes - 1, step=step, card=card)[1]  # the tensors alone are too much
+    assert not any("expandable segments" in each.names for each in tried if not each.fits)
+
+
 def test_changes_exclude_each_other_both_ways() -> None:
-    inputs, targets = batch()
-    work = Workload("net", network(), nn.functional.mse_loss, (inputs,), (targets,))
-    changes = list(changes_of(work, ADAMW, is_compiled=False))
-    assert [change.name for change in changes] == [*CHANGED, "micro-batches of 1"]
+    work = step_of(network(), batch())
+    changes = list(changes_of(work, ADAMW, AllocatorSettings(), is_compiled=False))
+    assert [change.name for change in changes] == ["expandable segments", *CHANGED, "micro-batches of 1"]
     for one, other in permutations(changes, 2):
         assert are_compatible((one, other)) == are_compatible((other, one))
-    fused, backward, states = changes[:3]
+    segments, fused, backward, states = changes[:4]
+    assert all(are_compatible((segments, other)) for other in changes[1:])
     assert not are_compatible((fused, backward)) and not are_compatible((fused, states))
     assert are_compatible((backward, states))
 
 
 def test_what_is_done_already_is_not_offered() -> None:
-    inputs, targets = batch()
-    work = Workload("net", network(), nn.functional.mse_loss, (inputs,), (targets,))
+    work = step_of(network(), batch())
     in_backward = WeightUpdate(partial(torch.optim.SGD, lr=0.1), in_backward=True)
-    assert [change.name for change in changes_of(work, in_backward, is_compiled=True)] == [
+    expandable = AllocatorSettings(expandable_segments=True)
+    assert [change.name for change in changes_of(work, in_backward, expandable, is_compiled=True)] == [
         "weights in bf16", "micro-batches of 1"
     ]  # fmt: skip
     weights = [nn.Parameter(torch.zeros(2))]
     held = WeightUpdate(torch.optim.AdamW([{"params": weights}, {"params": [nn.Parameter(torch.zeros(3))]}]))
     assert "fused update" not in [
-        change.name for change in changes_of(work, held, is_compiled=True)
+        change.name for change in changes_of(work, held, AllocatorSettings(), is_compiled=True)
     ]  # of groups with options
     held = WeightUpdate(torch.optim.AdamW(weights, lr=0.3))
     (fused,) = (
-        change for change in changes_of(work, held, is_compiled=True) if change.name == "fused update"
+        change
+        for change in changes_of(work, held, AllocatorSettings(), is_compiled=True)
+        if change.name == "fused update"
     )
     assert fused.update is not None and fused.update(held).optimizer.keywords["lr"] == 0.3  # type: ignore[union-attr]

@@ -46,10 +46,21 @@ ADVICE = Advice(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("allocator", "end"),
+    [("", "; allocator=expandable_segments:True wastes less"), ("expandable_segments:True", "")],
+)
+def test_methods_whose_memory_is_in_pieces_are_told_apart(allocator: str, end: str) -> None:
+    refused = {"eager": Refusal("", 20 * GIB), "dtr": Refusal("", 17 * GIB, is_fragmented=True)}
+    text = list(lines(replace(ADVICE, refused=refused, allocator=allocator)))
+    assert f"  room for what it holds, not for what the allocator reserves: dtr{end}" in text
+
+
 def test_the_best_is_the_fastest_with_plain_pytorchs_results() -> None:
     text = "\n".join(lines(ADVICE))
     assert "plain PyTorch  does not fit in 16.0 GB" in text
     assert "need more: dtr 17.0 GB, eager 20.0 GB (largest batch 1,024)" in text and "gist: no ReLU" in text
+    assert "not for what the allocator reserves" not in text
     assert "2 x 4" in text and "2.0%" in text and "modnn *" in text
     assert "The fastest one that gives plain PyTorch's results, joint:" in text
     assert "No published measurement" in text

@@ -36,6 +36,19 @@ def test_options_of_an_optimizer_are_those_of_its_class(capsys: pytest.CaptureFi
     assert main(["predict", *words, "optimizer.in_backward=true", "optimizer.ema=true"]) == 0
 
 
+def test_settings_of_the_allocator_are_in_the_numbers_and_the_headline(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["model=resnet18", "device=rtx4090", "batch_size=512"]
+    assert main(["predict", *words]) == 0
+    by_default = capsys.readouterr().out.splitlines()
+    assert main(["predict", *words, "allocator=expandable_segments:True"]) == 0
+    chosen = capsys.readouterr().out.splitlines()
+    assert chosen[0] == by_default[0] + ", expandable_segments:True"
+    differing = [line.split()[0] for line, other in zip(chosen, by_default, strict=True) if line != other]
+    assert differing[1:] == ["reserved", "used"]
+
+
 def test_the_machine_is_one_of_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["model=lenet", "device=rtx4090", "batch_size=4", "optimizer=adamw", "strategy=zero_infinity"]
     assert main(["predict", *words]) == 0

@@ -55,6 +55,27 @@ def test_a_step_that_does_not_fit_has_numbers_too() -> None:
     assert membench.predict(*step, device=too_small).allocated_bytes == predicted.allocated_bytes
 
 
+def test_settings_of_the_allocator_change_what_is_reserved_and_whether_it_fits() -> None:
+    with torch.device("meta"):
+        layers = [
+            nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()) for _ in range(6)
+        ]
+        images = torch.randn(16, 32, 64, 64)
+        step = (nn.Sequential(*layers), nn.functional.mse_loss, (images, images))
+    default = membench.predict(*step, device=RTX3090)
+    expandable = membench.predict(*step, device=RTX3090, allocator="expandable_segments:True")
+    assert expandable.reserved_bytes < default.reserved_bytes
+    assert (
+        replace(expandable, reserved_bytes=default.reserved_bytes, used_bytes=default.used_bytes) == default
+    )
+    assert expandable.used_bytes is not None
+    small = replace(RTX3090, memory_bytes=expandable.used_bytes)
+    assert not membench.predict(*step, device=small).fits
+    assert membench.predict(*step, device=small, allocator="expandable_segments:True").fits
+    with pytest.raises(MembenchError, match="max_split_size_mb:5"):
+        membench.predict(*step, device=small, allocator="max_split_size_mb:5")
+
+
 def test_weights_are_only_read_and_nothing_of_their_size_is_allocated() -> None:
     module, example = nn.Linear(1000, 1000), (torch.randn(64, 1000), torch.randint(1000, (64,)))
     before = module.weight.detach().clone()

@@ -56,6 +56,18 @@ def test_a_compiler_that_keeps_layouts_is_predicted_so() -> None:
     assert changed < kept
 
 
+def test_the_allocators_settings_are_the_rows_own() -> None:
+    module = {"_target_": "torchvision.models.resnet18"}
+    loss = {"_target_": "membench.validation.networks.MeanLoss"}
+    images = {"name": "images", "module": module, "loss": loss, "input_shape": [3, 64, 64], "classes": 1000}
+    default, expandable = (
+        predict_rows([row(step=step(model=images, batch_size=64, **options))])[0].values
+        for options in ({}, {"allocator": "expandable_segments:True"})
+    )
+    assert default["reserved_bytes"] != expandable["reserved_bytes"]
+    assert default["allocated_bytes"] == expandable["allocated_bytes"]
+
+
 def test_the_largest_network_fills_the_device() -> None:
     device = configuration.load("device", "v100")
     small, between, large = (predictor_of(step(layers)) for layers in (20, 30, 40))

@@ -30,6 +30,7 @@ around_s: 0.5
 rates: {issue_s: 1.0e-5}
 precision: "{format}"
 keeps_layout: true
+allocator: expandable_segments:True
 optimizer: {name: adamw, fused: true}
 channels_last: false
 model_of: "{kind}"
@@ -63,6 +64,7 @@ def test_further_values_choose_the_network_and_its_sizes(tmp_path: Path) -> None
     assert second.step["model"]["inputs"] == [{"shape": [90]}]
     assert second.step["optimizer"] == {"name": "adamw", "fused": True}
     assert second.step["precision"] == "fp16" and second.step["keeps_layout"]
+    assert second.step["allocator"] == "expandable_segments:True"
     assert second.step["rates"] == {"issue_s": 1e-5} and second.around_s == 0.5
 
 

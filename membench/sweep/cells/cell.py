@@ -8,7 +8,7 @@ from membench.backends.real import check_products, real_device
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.configuration import find_function, instantiate
-from membench.core.device import DeviceProfile
+from membench.core.device import DeviceProfile, as_device
 from membench.core.errors import MembenchError
 from membench.core.kernels import Kernels
 from membench.core.machine import Machine
@@ -20,7 +20,6 @@ from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.frameworks.base import Framework
 from membench.models.serving import Serving
-from membench.planning.memory.device_memory import AllocatorSettings
 from membench.planning.parallel.exchange import Exchange
 from membench.steps.arguments import as_bytes, as_machine
 from membench.sweep.cells.method import Method
@@ -45,7 +44,6 @@ class Cell:
         micro_batch: samples at a time, ``"fitted"``, ``"fastest"``, or None for what the strategy chooses.
         exchange: when gradients are averaged over several processes or devices.
         optimizer: updates the weights in the step; None: the step ends with the gradients.
-        allocator: settings of PyTorch's caching allocator in a simulation.
         precision, channels_last: see `Workload`.
         serving: the step is one in which the network serves; None: it is the model's own.
         machine: that the simulated device is in; None: the one of ``conf/machine/server.yaml``.
@@ -70,7 +68,6 @@ class Cell:
     micro_batch: int | str | None
     exchange: Exchange
     step_metrics: StepMetrics | None
-    allocator: AllocatorSettings
     optimizer: WeightUpdate | None = None
     precision: Precision | None = None
     channels_last: bool = False
@@ -102,7 +99,9 @@ class Cell:
             batch_size=int(configuration["batch_size"]),
             method=Method(configuration["strategy"]),
             framework=instantiate(configuration["framework"]),
-            cluster=replace(cluster, device=device) if device else cluster,
+            cluster=replace(cluster, device=as_device(device, configuration.get("allocator")))
+            if device
+            else cluster,
             backend=backend["name"],
             is_simulated=is_simulated(configuration),
             cuda_graph=backend.get("cuda_graph", False),
@@ -112,7 +111,6 @@ class Cell:
             exchange=choice(Exchange, "exchange", configuration.get("exchange", Exchange.AS_MADE)),
             step_metrics=find_function(metrics) if metrics else None,
             optimizer=instantiate(configuration.get("optimizer")),
-            allocator=AllocatorSettings.parse(configuration.get("allocator") or ""),
             precision=None if precision is None else Precision.of_step(precision),
             channels_last=bool(configuration.get("channels_last")),
             serving=instantiate(configuration.get("serving")),

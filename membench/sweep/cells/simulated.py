@@ -66,7 +66,7 @@ def _card_memory(cell: Cell, runs: Runs) -> DeviceMemory | None:
     """Return a step's memory as a card shows it: under PyTorch, on a device whose context is known."""
     if not isinstance(cell.framework, PyTorch) or cell.simulated_device.context_bytes is None:
         return None
-    return device_memory(runs, cell.simulated_device, cell.allocator)
+    return device_memory(runs, cell.simulated_device)
 
 
 def planned_step(cell: Cell, graphs: Graphs) -> Runs:

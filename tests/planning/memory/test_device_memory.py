@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from membench.core.allocator import AllocatorSettings
 from membench.core.configuration import load
 from membench.core.efficiency import Efficiency
-from membench.core.errors import MembenchError
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import Mode, TaskGraph
 from membench.core.units import MIB
 from membench.cost.roofline import RooflineCost
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.memory.device_memory import AllocatorSettings, device_memory
+from membench.planning.memory.device_memory import device_memory, new_allocator
 from membench.planning.memory.expandable_allocator import ExpandableAllocator
+from membench.planning.memory.segment_allocator import SegmentAllocator
 from membench.strategies.base import find_strategy, strategies
 from membench.strategies.on_demand import compute_on_demand
 from tests.helpers.chains import chain_of_convolutions
@@ -70,19 +71,10 @@ def test_where_it_does_not_fit_memory_is_that_of_a_larger_card(graph: TaskGraph)
     assert device_memory(plan, DEVICE).excess_bytes == 0
 
 
-def test_settings_are_pytorch_s() -> None:
-    assert AllocatorSettings.parse("") == AllocatorSettings()
-    both = AllocatorSettings.parse("expandable_segments:True, max_split_size_mb:128")
-    assert both == AllocatorSettings(expandable_segments=True, max_split_bytes=128 * MIB)
-    assert isinstance(both.allocator(), ExpandableAllocator)
-
-
-@pytest.mark.parametrize(
-    "text", ["roundup_power2_divisions:4", "max_split_size_mb:20", "expandable_segments:1"]
-)
-def test_another_setting_is_refused_by_name(text: str) -> None:
-    with pytest.raises(MembenchError, match=text):
-        AllocatorSettings.parse(text)
+def test_settings_choose_the_allocator() -> None:
+    assert isinstance(new_allocator(AllocatorSettings()), SegmentAllocator)
+    both = AllocatorSettings(expandable_segments=True, max_split_bytes=128 * MIB)
+    assert isinstance(new_allocator(both), ExpandableAllocator)
 
 
 @pytest.mark.parametrize("name", strategies(Mode.TRAINING))
