@@ -101,7 +101,10 @@ def test_bounds_are_not_above_what_is_predicted(exhaustive: membench.ClusterAdvi
 
 @pytest.mark.parametrize(
     ("layers", "length", "batch_size", "micro_batches"),
-    [(2, 4096, 8, {1, 2, 4, 8, 16}), (4, 512, 1, {1, 2})],
+    [
+        pytest.param(2, 4096, 8, {1, 2, 4, 8, 16}, marks=pytest.mark.slow),
+        (4, 512, 1, {1, 2}),
+    ],
 )
 def test_bounds_of_pipelines_are_not_above_what_is_predicted(
     layers: int, length: int, batch_size: int, micro_batches: set[int]
