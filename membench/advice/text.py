@@ -246,7 +246,7 @@ def needs(advice: Advice) -> Iterator[str]:
         )
         yield "need more: " + ", ".join(described)
     if fragmented := sorted(name for name, each in advice.refused.items() if each.is_fragmented):
-        grow = "" if EXPANDABLE in advice.allocator else f"; allocator={EXPANDABLE} wastes less"
+        grow = "" if EXPANDABLE in advice.allocator else f"; allocator={EXPANDABLE} may waste less"
         yield f"room for what it holds, not for what the allocator reserves: {', '.join(fragmented)}{grow}"
     not_planned: dict[str, list[str]] = {}
     for name, each in sorted(advice.refused.items()):

@@ -26,6 +26,7 @@ On several GPUs (cluster=dgx_h100 ...) it searches for the fastest combination o
     wrapped=BlockA      classes whose modules are gathered, and run again, one by one; by default those that a list has several of
     kernels=inductor    each of these modules is given to torch.compile
     reduce_dtype=fp32   in which gradients are added up
+    allocator=expandable_segments:True  settings of PyTorch's caching allocator, here and for one GPU
     precision=bf16 optimizer=adamw      by default; output=json, processes=2 as above
 
 Nothing runs on a device and nothing is allocated.

@@ -48,7 +48,7 @@ ADVICE = Advice(
 
 @pytest.mark.parametrize(
     ("allocator", "end"),
-    [("", "; allocator=expandable_segments:True wastes less"), ("expandable_segments:True", "")],
+    [("", "; allocator=expandable_segments:True may waste less"), ("expandable_segments:True", "")],
 )
 def test_methods_whose_memory_is_in_pieces_are_told_apart(allocator: str, end: str) -> None:
     refused = {"eager": Refusal("", 20 * GIB), "dtr": Refusal("", 17 * GIB, is_fragmented=True)}

@@ -132,12 +132,16 @@ def test_on_several_gpus_the_rows_and_the_code_are_printed(capsys: pytest.Captur
         "parallel={fsdp: 8}",
         "checkpointing=none,full",
         "batch_size=1",
+        "allocator=expandable_segments:True",
         "processes=1",
     ]
     assert main(["advise", *words]) == 0
     captured = capsys.readouterr()
     first, *others = captured.out.splitlines()
-    assert first == "llama_7b, bf16, adamw, simulated on 8 x h100: 1 x 8 of dgx_h100"
+    assert first == (
+        "llama_7b, bf16, adamw, simulated on 8 x h100: 1 x 8 of dgx_h100, expandable_segments:True"
+    )
+    assert "# with PYTORCH_ALLOC_CONF=expandable_segments:True" in captured.out
     assert "  a step has 1 sample of 64 tokens for each GPU, in micro-batches of equal size" in others
     assert sum(line.startswith("  fsdp 8 ") for line in others) == 4
     assert "type(each).__name__ in {'LlamaDecoderLayer'}" in captured.out and not captured.err
