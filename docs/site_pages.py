@@ -272,9 +272,9 @@ def command_page(command: str) -> str:
             f"\n| `{group}` | {', '.join(f'`{name}`' for name in configuration.names(group))} |"
             for group in groups
         )
-    if config := COMMANDS[command]:
+    if COMMANDS[command]:
         parts += ["## Options", "| Option | Default | Meaning |\n| --- | --- | --- |"]
-        parts[-1] += "".join(f"\n{_option_row(line)}" for line in option_lines(config))
+        parts[-1] += "".join(f"\n{_option_row(line)}" for line in option_lines(command))
     return "\n\n".join(parts) + "\n"
 
 

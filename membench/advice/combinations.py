@@ -10,11 +10,8 @@ from membench.models.checkpointing import Checkpointing
 from membench.steps.parallel.context_parallel import AXIS as CONTEXT
 from membench.steps.parallel.division import Division
 from membench.steps.parallel.expert_parallel import AXIS as EXPERTS
-from membench.steps.parallel.ranks import AXES
+from membench.steps.parallel.ranks import AXES, SHARDING
 from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
-
-SHARDING = (SHARDED, CONTEXT, EXPERTS)
-"""Axes over all of which weights are in shards; of experts the ranks of the last have different ones."""
 
 ROUNDS = 4
 """Of micro-batches through all stages of a pipeline, in a step whose batch is not given: a fifth of the time at most is its bubble."""

@@ -148,7 +148,10 @@ class Meshes:
         return ranks_of(
             self._workload.module,
             options.cluster,
-            parallel=dict(axes),
+            parallel={
+                **dict.fromkeys(AXES, 1),
+                **dict(axes),
+            },  # options may be for axes that this one has not
             accumulate=accumulate,
             wrapped=options.wrapped,
             reshard_after_forward=reshard_after_forward,

@@ -75,7 +75,6 @@ if TYPE_CHECKING:
 OUTPUTS = ("text", "json", "html")
 TIME_LIMIT_S = 6.0
 """For planning; what comes before takes as long again where the model is one of transformers."""
-_SET_HERE = ("backend", "framework", "micro_batch", "strategy")
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def parse(words: Sequence[str]) -> Settings | ClusterSettings:
         raise MembenchError(
             "name the device, as in: membench advise model=resnet50 device=rtx4090; or several GPUs, as in cluster=dgx_h100 nodes=2"
         )
-    refuse_options(given, _SET_HERE, "advise")
+    refuse_options(given, "advise")
     described = [*_with_this_device(described), "framework=pytorch", "strategy=pytorch"]
     check_arguments(described, own)
     with hydra_composition(own):

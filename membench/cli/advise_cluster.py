@@ -11,7 +11,15 @@ from hydra import compose
 from membench.cli.cluster_words import device_words
 from membench.cli.command_line import check_arguments
 from membench.cli.predict import read_parallel
-from membench.cli.words import Reader, each, read_count, take_config_dir, take_options, with_own_model
+from membench.cli.words import (
+    Reader,
+    each,
+    read_count,
+    refuse_options,
+    take_config_dir,
+    take_options,
+    with_own_model,
+)
 from membench.core.checks import choice
 from membench.core.errors import MembenchError
 from membench.core.precision import Precision
@@ -23,9 +31,16 @@ DEFAULTS = {"precision": "bf16", "optimizer": "adamw"}
 
 _CHECKPOINTING = ("none", "selective", "every_second", "full")
 _NOT_HERE = (
-    "backend", "budget", "channels_last", "exchange", "framework", "host_memory", "largest", "levers", "methods",
-    "micro_batch", "serving", "strategy", "time_limit", "tracking",
-)  # fmt: skip
+    "budget",
+    "channels_last",
+    "host_memory",
+    "largest",
+    "levers",
+    "methods",
+    "serving",
+    "time_limit",
+    "tracking",
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,7 @@ def parse_cluster(words: Sequence[str]) -> ClusterSettings:
     options, described = take_options(words, readers)
     described = with_own_model(described)
     given = {word.partition("=")[0]: word.partition("=")[2] for word in described}
+    refuse_options(given, "advise")
     for name in _NOT_HERE:
         if name in given:
             raise MembenchError(f"{name} is not an option of advise on several GPUs")

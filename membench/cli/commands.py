@@ -23,6 +23,23 @@ COMMANDS = {
 }
 """The file in `conf/` with each sub-command's options; None where the sub-command's module declares them."""
 
+_OF_RUNS = ("dry_run", "exchange", "metrics", "records", "strict", "time_limit_s", "timeout_s")
+NOT_TAKEN = {
+    "predict": (*_OF_RUNS, "backend", "framework", "micro_batch", "rerun", "tracking"),
+    "advise": (*_OF_RUNS, "backend", "framework", "micro_batch", "rerun", "strategy"),
+    "frontier": (
+        *_OF_RUNS,
+        "backend",
+        "budget",
+        "cluster",
+        "framework",
+        "micro_batch",
+        "strategy",
+        "tracking",
+    ),
+}
+"""Options in a sub-command's file that it sets itself or has no use for: its help leaves them out, and it refuses them."""
+
 _OVERVIEW = """\
 Memory-saving methods for deep learning: simulated, measured, and compared with their papers.
 
@@ -35,7 +52,8 @@ def groups_of(command: str) -> tuple[str, ...]:
     """Return the option groups of a sub-command: those options whose values are names of files in `conf/<group>`."""
     config = COMMANDS.get(command)
     defaults = configuration.read_options(_file(config))["defaults"] if config else []
-    return tuple(key for entry in defaults if isinstance(entry, dict) for key in entry if key.isidentifier())
+    keys = (key for entry in defaults if isinstance(entry, dict) for key in entry if key.isidentifier())
+    return tuple(key for key in keys if key not in NOT_TAKEN.get(command, ()))
 
 
 def overview() -> str:
@@ -46,20 +64,18 @@ def overview() -> str:
 
 def command_help(command: str) -> str:
     """Return the help of a sub-command: its module's docstring, then its options with their defaults."""
-    config = COMMANDS[command]
-    if config is None:
+    if COMMANDS[command] is None:
         return docstring(command)
     choices = {group: ", ".join(configuration.names(group)) for group in groups_of(command)}
     groups = [fill(f"{group}: {choices[group]}", 110, subsequent_indent="    ") for group in choices]
-    options = ["Options and their defaults:", *option_lines(config)]
+    options = ["Options and their defaults:", *option_lines(command)]
     return "\n".join([docstring(command), "", "Groups and their choices:", *groups, "", *options])
 
 
 def options_of(command: str) -> list[str]:
     """Return the names of a sub-command's options, those of `groups_of` excluded."""
-    config = COMMANDS[command]
-    if config is not None:
-        return [line.partition(":")[0] for line in option_lines(config)]
+    if COMMANDS[command] is not None:
+        return [line.partition(":")[0] for line in option_lines(command)]
     classes = [node for node in _syntax(command).body if isinstance(node, ast.ClassDef)]
     settings = [node for node in classes if node.name.endswith("Settings")]
     fields = (field for node in settings for field in node.body if isinstance(field, ast.AnnAssign))
@@ -68,11 +84,13 @@ def options_of(command: str) -> list[str]:
     return [name for name in names if name not in given_with_a_flag_or_bare]
 
 
-def option_lines(config: str) -> list[str]:
-    """Return a line for each option of a configuration file: its name, its default and its description."""
-    text = _file(config).read_text()
+def option_lines(command: str) -> list[str]:
+    """Return a line for each option in a sub-command's file: its name, its default and its description."""
+    config = COMMANDS[command]
+    text = _file(config).read_text() if config else ""
     text += _file("running").read_text() if "running@_here_" in text else ""
-    return re.findall(r"^\w+: .+", text, re.MULTILINE)
+    lines = re.findall(r"^\w+: .+", text, re.MULTILINE)
+    return [line for line in lines if line.partition(":")[0] not in NOT_TAKEN.get(command, ())]
 
 
 def docstring(command: str) -> str:

@@ -68,7 +68,6 @@ LEFT_OUT = {
     "vdnn_inference": "schedules inference",
 }
 """Strategies that are left out by default, and why."""
-_SET_HERE = ("backend", "budget", "cluster", "framework", "micro_batch", "strategy")
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def _job(words: Sequence[str], own: Path | None) -> Job:
         raise MembenchError(
             f"name the {' and the '.join(sorted(missing))}, as in: membench frontier model=resnet50 device=k40m"
         )
-    refuse_options(given, _SET_HERE, "frontier")
+    refuse_options(given, "frontier")
     words = [*words, "framework=pytorch", "strategy=eager"]
     check_arguments(words, own)
     folder = Path("outputs") / "frontiers"

@@ -93,7 +93,7 @@ def parse(words: Sequence[str]) -> Settings:
     given = {word.partition("=")[0] for word in words}
     if "device" not in given:
         raise MembenchError("name the device, as in: membench predict model=resnet50 device=rtx4090")
-    refuse_options(given, ("backend", "framework", "micro_batch"), "predict")
+    refuse_options(given, "predict")
     words = [*words, *(f"{name}={value}" for name, value in _DEFAULTS.items() if name not in given)]
     check_arguments(words, own)
     with hydra_composition(own):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from membench.cli.commands import NOT_TAKEN
 from membench.cli.option_values import check_size
 from membench.core.checks import COUNT, Requirement, check, choice, number
 from membench.core.errors import MembenchError, near
@@ -93,15 +94,15 @@ def take_options(words: Sequence[str], readers: Mapping[str, Reader]) -> tuple[d
     return read_options(taken, readers), [word for word in words if word not in taken]
 
 
-def refuse_options(given: Container[str], names: Iterable[str], command: str) -> None:
+def refuse_options(given: Container[str], command: str) -> None:
     """Refuse options that ``membench run`` has and a command does not.
 
     Args:
         given: names of options.
     """
-    for name in names:
+    for name in NOT_TAKEN[command]:
         if name in given:
-            raise MembenchError(f"{name} is not an option of {command}; `membench run` simulates it")
+            raise MembenchError(f"{name} is not an option of {command}, but of `membench run`; leave it out")
 
 
 def each(read: Reader) -> Reader:

@@ -24,7 +24,6 @@ from membench.core.fully_sharded import check_whole
 from membench.core.kernels import Compiled
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
-from membench.core.pipeline import PipelineSchedule
 from membench.core.sharding import REPLICATED
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
@@ -41,7 +40,7 @@ from membench.steps.arguments import (
     as_update,
     workload_of,
 )
-from membench.steps.parallel.ranks import ONE_RANK, Ranks, ranks_of
+from membench.steps.parallel.ranks import ONE_RANK, Ranks, check_one_device, ranks_of
 from membench.steps.parallel.tensor_parallel import Plan
 from membench.steps.plan import Runs
 from membench.steps.predicted.breakdown import OperatorTime
@@ -194,7 +193,7 @@ def predict(
     reduce_dtype: torch.dtype | None = None,
     partition_optimizer: bool = False,
     tensor_parallel: Plan | None = None,
-    pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+    pipeline: str | None = None,
     stages: int | None = None,
     kernels: str | None = None,
     allocator: str | None = None,
@@ -238,7 +237,7 @@ def predict(
             of the module's method ``tensor_parallel_plan``, or of a network of transformers. A module that `parallelize_module` has
             divided is captured as it is.
         pipeline: order of the micro-batches: ``"GPipe"``, ``"1F1B"``, ``"Interleaved1F1B"`` or ``"InterleavedZeroBubble"``, as in
-            torch.distributed.pipelining.
+            torch.distributed.pipelining; None: ``"1F1B"``.
         stages: of the pipeline; None: one on each GPU, two with ``"Interleaved1F1B"``. They begin with modules of the classes that are
             gathered one by one.
         kernels: ``"eager"``: PyTorch's operators; ``"inductor"``: the whole step as `torch.compile` fuses it, on GPUs that divide the
@@ -258,21 +257,23 @@ def predict(
     known, compiled = compiled_parts(module, loss, kernels)
     workload = replace(workload, compiled=known)
     inside = as_machine(machine, as_bytes(host_memory, "host_memory"))
+    of_ranks: dict[str, Any] = {
+        "parallel": parallel,
+        "accumulate": accumulate,
+        "wrapped": wrapped,
+        "reshard_after_forward": reshard_after_forward,
+        "reduce_dtype": reduce_dtype,
+        "partition_optimizer": partition_optimizer,
+        "tensor_parallel": tensor_parallel,
+        "pipeline": pipeline,
+        "stages": stages,
+    }
     if cluster is None:
+        check_one_device(nodes=nodes, **of_ranks)
         ranks = ONE_RANK.on(as_device(device, allocator))
     else:
         ranks = ranks_of(
-            module,
-            as_cluster(cluster, nodes=nodes, device=device, allocator=allocator),
-            parallel=parallel,
-            accumulate=accumulate,
-            wrapped=wrapped,
-            reshard_after_forward=reshard_after_forward,
-            reduce_dtype=reduce_dtype,
-            partition_optimizer=partition_optimizer,
-            tensor_parallel=tensor_parallel,
-            pipeline=pipeline,
-            stages=stages,
+            module, as_cluster(cluster, nodes=nodes, device=device, allocator=allocator), **of_ranks
         )
     predictor = Predictor(
         workload,

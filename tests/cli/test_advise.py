@@ -69,6 +69,7 @@ def test_tracking_logs_the_table_the_page_and_the_figures(
             ["model=lenet", "cluster=dgx_h100", "methods=joint"],
             "methods is not an option of advise on several GPUs",
         ),
+        (["model=lenet", "cluster=dgx_h100", "strict=true"], "strict is not an option of advise"),
         (["model=lenet", "cluster=dgx_h10"], "cluster"),
         (["model=lenet", "cluster=one"], "cluster one may have any device"),
         (["model=lenet", "cluster=dgx_h100", "parallel={fsdp: 3}"], "fsdp 3 is for 3 devices"),

@@ -84,6 +84,7 @@ def test_strategies_that_are_left_out_exist() -> None:
         ([*WORDS, "strategies=joint,jiont"], "strategies"),
         ([*WORDS, "budgets=0"], "budgets is a positive whole number"),
         ([*WORDS, "budget=1GB"], "budget is not an option of frontier"),
+        ([*WORDS, "tracking=offline"], "tracking is not an option of frontier"),
         (["model=lenot", "device=k40m"], "model 'lenot' is not known"),
         (["-m", "model=lenet", "device=t4"], "-m is not an option"),
     ],

@@ -39,6 +39,7 @@ def test_help_has_the_groups_and_options_of_the_configuration() -> None:
     assert "\nbudget: null  # the most that a step may hold" in shown
     assert "\nrerun: missing " in shown  # of running.yaml
     assert "_target_" not in shown
+    assert "\ndevice: " in command_help("predict") and "\nrerun: " not in command_help("predict")
     assert groups_of("train") == ("model", "data", "strategy", "backend")
 
 

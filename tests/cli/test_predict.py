@@ -65,6 +65,7 @@ def test_the_machine_is_one_of_the_options(capsys: pytest.CaptureFixture[str]) -
     [
         (["model=lenet"], "name the device"),
         (["model=lenet", "device=rtx4090", "backend=cpu"], "backend is not an option of predict"),
+        (["model=lenet", "device=rtx4090", "dry_run=true"], "dry_run is not an option of predict"),
         (["model=lenet", "device=rtx409O"], "device 'rtx409O' is not known"),
         (["model=lenet", "device=t4", "optimizer=adamx"], "there are: adafactor, adam, adamw"),
         (["model=lenet", "device=t4", "optimizer=adamw", "optimizer.fused=maybe"], "fused is true or false"),

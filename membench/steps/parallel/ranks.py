@@ -35,6 +35,21 @@ AXES = {
 }
 """What the axes are, from the outermost to the innermost."""
 
+SHARDING = (SHARDED, CONTEXT, EXPERTS)
+"""Axes over all of which weights are in shards; of experts the ranks of the last have different ones."""
+
+_AXES_FOR = {
+    "pipeline": (PIPELINED,),
+    "stages": (PIPELINED,),
+    "wrapped": (PIPELINED, *SHARDING),
+    "reshard_after_forward": SHARDING,
+    "reduce_dtype": SHARDING,
+}
+"""Axes without which an option would change nothing."""
+
+_LEFT_OUT = {"nodes": 1, "accumulate": 1, "partition_optimizer": False}
+"""Values of options that say the same as if they were not given; of others None."""
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -88,6 +103,19 @@ ONE_RANK = Ranks(Mesh(SINGLE_DEVICE, ()), sharding=None)
 """A single device, which has the whole step."""
 
 
+def check_one_device(**options: Any) -> None:
+    """Refuse options of several GPUs where there is no cluster.
+
+    Args:
+        options: ``nodes`` and those of `ranks_of`; None: not given.
+    """
+    given = [name for name, value in options.items() if value != _LEFT_OUT.get(name)]
+    if given:
+        raise MembenchError(
+            f"{', '.join(given)}: options of several GPUs; name the cluster as well, as in cluster='dgx_h100', or 'one' for a single GPU"
+        )
+
+
 def ranks_of(
     module: nn.Module,
     cluster: Cluster,
@@ -97,7 +125,7 @@ def ranks_of(
     wrapped: Sequence[str] | None = None,
     reshard_after_forward: bool | None = None,
     reduce_dtype: torch.dtype | None = None,
-    pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+    pipeline: str | None = None,
     stages: int | None = None,
     copies_out: bool = True,
     in_between: bool = False,
@@ -120,12 +148,20 @@ def ranks_of(
         partition_optimizer: see `membench.predict`.
 
     Raises:
-        MembenchError: there is no such axis, or the sizes do not fit the cluster.
+        MembenchError: there is no such axis, the sizes do not fit the cluster, or an option is for an axis that is not there.
     """
     parallel = parallel or {SHARDED: cluster.devices}
     mesh = Mesh(cluster, _axes_of(parallel))
+    _check_axes_for(
+        parallel,
+        pipeline=pipeline,
+        stages=stages,
+        wrapped=wrapped,
+        reshard_after_forward=reshard_after_forward,
+        reduce_dtype=reduce_dtype,
+    )
     stage_ranks = mesh.sizes.get(PIPELINED, 1)
-    shard_axes = [axis for axis in mesh.sizes if axis in (SHARDED, CONTEXT, EXPERTS)]
+    shard_axes = [axis for axis in mesh.sizes if axis in SHARDING]
     if stage_ranks > 1 and reshard_after_forward:
         raise MembenchError(
             "the stages of a pipeline keep gathered weights for all micro-batches; leave reshard_after_forward out, or pp"
@@ -139,7 +175,8 @@ def ranks_of(
     cut, sharding, experts = None, None, None
     if stage_ranks > 1:
         summed_in = reduce_dtype if shard_axes else None
-        cut = pipeline_of(module, classes, stage_ranks, pipeline, stages, accumulate, summed_in, end_blocks)
+        order = pipeline or PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
+        cut = pipeline_of(module, classes, stage_ranks, order, stages, accumulate, summed_in, end_blocks)
     elif accumulate > 1 and not shard_axes:
         cut = Pipeline(1, (), accumulate)
     if cut is not None:
@@ -221,6 +258,20 @@ def _axes_of(parallel: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(
         (axis, parallel.get(axis, 1)) for axis in AXES if parallel.get(axis, 1) > 1 or axis in needed
     )
+
+
+def _check_axes_for(parallel: Mapping[str, int], **options: Any) -> None:
+    """Refuse options that would change nothing; an axis of one rank is there if it was named, so that its sizes can be swept over.
+
+    Args:
+        options: of `_AXES_FOR`; None: not given.
+    """
+    for name, value in options.items():
+        if value is not None and not parallel.keys() & set(_AXES_FOR[name]):
+            axes = " or ".join(_AXES_FOR[name])
+            raise MembenchError(
+                f"{name} is for ranks along an axis {axes}, but parallel={dict(parallel)}; leave it out"
+            )
 
 
 def _division(module: nn.Module, parallel: Mapping[str, int], plan: Plan | None) -> Division | None:

@@ -133,11 +133,44 @@ def test_utilization_counts_no_operation_twice() -> None:
         ({"parallel": {"ep": 8}}, "no module with an attribute num_experts"),
         ({"parallel": {"fsdp": 4}}, "8"),
         ({"wrapped": ["Transformer"]}, "no module of a class Transformer"),
+        ({"stages": 2}, "stages is for ranks along an axis pp"),
+        ({"pipeline": "1F1B"}, "pipeline is for ranks along an axis pp"),
+        ({"parallel": {"dp": 8}, "wrapped": ["Block"]}, "wrapped is for ranks along an axis pp or fsdp"),
+        ({"parallel": {"dp": 8}, "reshard_after_forward": False}, "reshard_after_forward is for"),
+        ({"parallel": {"pp": 8}, "reduce_dtype": torch.float32}, "reduce_dtype is for"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(MembenchError, match=message):
         ranks_of(NETWORK, CLUSTER, **options)  # type: ignore[arg-type]
+
+
+def test_sizes_of_an_axis_are_swept_over_with_the_same_options() -> None:
+    options = {"pipeline": "GPipe", "accumulate": 8}
+    stages = [
+        ranks_of(NETWORK, CLUSTER, parallel={"pp": size, "dp": 8 // size}, **options) for size in (1, 2)
+    ]  # type: ignore[arg-type]
+    assert stages[0].mesh.axes == (("dp", 8),) and stages[1].pipeline is not None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nodes": 2},
+        {"parallel": {"fsdp": 8}},
+        {"accumulate": 2},
+        {"wrapped": ["Block"]},
+        {"reshard_after_forward": False},
+        {"reduce_dtype": torch.float32},
+        {"partition_optimizer": True},
+        {"tensor_parallel": {}},
+        {"pipeline": "1F1B"},
+        {"stages": 1},
+    ],
+)
+def test_options_of_several_gpus_need_a_cluster(options: dict[str, object]) -> None:
+    with pytest.raises(MembenchError, match=f"{next(iter(options))}: options of several GPUs"):
+        predicted(None, device="a100_40gb", **options)
 
 
 def test_a_device_or_a_cluster_with_one_is_needed() -> None:
