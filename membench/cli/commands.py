@@ -23,20 +23,13 @@ COMMANDS = {
 }
 """The file in `conf/` with each sub-command's options; None where the sub-command's module declares them."""
 
-_OF_RUNS = ("dry_run", "exchange", "metrics", "records", "strict", "time_limit_s", "timeout_s")
+_OF_SWEEPS = ("dry_run", "metrics", "records", "strict", "time_limit_s")
+_OF_PLANS = (*_OF_SWEEPS, "backend", "exchange", "framework", "micro_batch", "timeout_s")
 NOT_TAKEN = {
-    "predict": (*_OF_RUNS, "backend", "framework", "micro_batch", "rerun", "tracking"),
-    "advise": (*_OF_RUNS, "backend", "framework", "micro_batch", "rerun", "strategy"),
-    "frontier": (
-        *_OF_RUNS,
-        "backend",
-        "budget",
-        "cluster",
-        "framework",
-        "micro_batch",
-        "strategy",
-        "tracking",
-    ),
+    "predict": (*_OF_PLANS, "rerun", "tracking"),
+    "advise": (*_OF_PLANS, "rerun", "strategy"),
+    "timeline": (*_OF_SWEEPS, "rerun", "tracking"),
+    "frontier": (*_OF_PLANS, "budget", "cluster", "parallel", "strategy", "tracking"),
 }
 """Options in a sub-command's file that it sets itself or has no use for: its help leaves them out, and it refuses them."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hydra import compose
 
 from membench.cli.command_line import MULTIRUN, check_arguments
-from membench.cli.words import refuse_flags, take_config_dir, with_own_model
+from membench.cli.words import refuse_flags, refuse_options, take_config_dir, with_own_model
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.files import write_whole
@@ -28,6 +28,7 @@ def parse(words: Sequence[str]) -> Configuration:
         raise MembenchError("-m is not an option; a picture shows one step")
     refuse_flags(words)
     words = with_own_model(words)
+    refuse_options({word.partition("=")[0] for word in words}, "timeline")
     check_arguments(words, own)
     with hydra_composition(own):
         return cell_configuration(compose("config", words))

@@ -40,6 +40,7 @@ def test_writes_a_picture_and_a_trace(
         (["model=lenot"], "model 'lenot' is not known; there are: "),
         (["strategy=eager", "batch_size=0"], "batch_size is a positive whole number"),
         (["-m", "model=lenet"], "-m is not an option; a picture shows one step"),
+        (["model=lenet", "tracking=offline"], "tracking is not an option of timeline"),
         (["model=lenet,alexnet"], "'model=lenet,alexnet' is a choice of several"),
         (["model=lenet", "budget=1KB"], "a budget of 1.0 KB is too small"),
     ],
