@@ -39,7 +39,8 @@ PAGE = """# `joint` over compiled kernels
 
 Made by `python benchmarks/compiled.py --all --results results/compiled`; every row is in `rows.csv`. Simulated: step times of training in
 single precision under `joint`, with the kernels that `torch.compile` makes over those of eager PyTorch, at budgets of 100, 80, 60 and
-45 % of what eager PyTorch holds. Below 1 the compiled step is faster.
+45 % of what eager PyTorch holds. Below 1 the compiled step is faster. Convolutions round to TF32, PyTorch's default, for which its eager
+kernels change layouts back and forth, while compiled steps keep channels last.
 
 | network | budgets | geometric mean | largest | kept by compiled kernels alone | by eager ones alone |
 |---|---:|---:|---:|---:|---:|
