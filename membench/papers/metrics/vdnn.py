@@ -127,7 +127,10 @@ def _span_metrics(schedule: Schedule, timeline: Timeline) -> Metrics:
             case Compute(task):
                 layer, work = graph.tasks[task].layer, str(graph.tasks[task].phase)
             case Offload(block) | Prefetch(block) as copy:
-                layer, work = offloading[block], type(copy).__name__.lower()
+                layer = offloading.get(
+                    block, -1
+                )  # a mask of an activation, say, is read in the backward pass alone
+                work = type(copy).__name__.lower()
             case _:
                 continue
         if layer in names:

@@ -5,10 +5,12 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
+import torch
 from torch import nn
 
+import membench
 from membench.core import configuration
-from membench.core.schedule import Compute, RepeatedSchedule, Schedule
+from membench.core.schedule import Compute, Offload, RepeatedSchedule, Schedule
 from membench.core.task_graph import GradientOf, Phase, Role, TaskGraph
 from membench.cost.roofline import RooflineCost
 from membench.papers.metrics.vdnn import step_metrics
@@ -72,3 +74,25 @@ def test_a_copy_belongs_to_the_layer_whose_input_it_moves(graph: TaskGraph) -> N
     assert found["forward_end_s:2"] < found["prefetch_start_s:2"] < found["prefetch_end_s:2"]
     assert found["prefetch_end_s:2"] <= found["backward_start_s:2"] < found["backward_end_s:2"]
     assert "offload_start_s:0" not in found  # the images are the caller's
+
+
+def test_copies_of_what_no_layer_reads_forward_are_of_none() -> None:
+    """A method of another paper also moves masks and positions of maxima, which only the backward pass reads."""
+    layers = (
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    )
+    images, classes = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
+    step = membench.compile(
+        nn.Sequential(*layers), nn.functional.cross_entropy, (images, classes),
+        backend="simulated", device=K40, strategy="layrub_hybrid",
+    )  # fmt: skip
+    assert isinstance(step, membench.SimulatedStep)
+    schedule = step.plan[0].schedule
+    copied = {item.block for item in schedule.instructions if isinstance(item, Offload)}
+    assert "1:mask" in {schedule.graph.blocks[block].name for block in copied}
+    found = step_metrics(step.plan, step.timelines, K40)
+    assert [name for name in found if name.startswith("offload_start_s")] == ["offload_start_s:2"]
