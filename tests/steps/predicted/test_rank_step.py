@@ -75,7 +75,7 @@ def test_a_long_step_follows_from_two_short_ones(schedule: PipelineSchedule) -> 
     ("options", "message"),
     [
         (
-            {"reshard_after_forward": True},
+            {"reshard_after_forward": True, "parallel": {"pp": 2, "fsdp": 4}},
             "keep gathered weights for all micro-batches; leave reshard_after_forward out",
         ),
         ({"pipeline": "1f1b"}, "pipeline is one of GPipe, 1F1B.*did you mean '1F1B'"),
