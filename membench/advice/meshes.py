@@ -148,10 +148,8 @@ class Meshes:
         return ranks_of(
             self._workload.module,
             options.cluster,
-            parallel={
-                **dict.fromkeys(AXES, 1),
-                **dict(axes),
-            },  # options may be for axes that this one has not
+            # all axes are named, as an option may be for one that has a single rank here
+            parallel={**dict.fromkeys(AXES, 1), **dict(axes)},
             accumulate=accumulate,
             wrapped=options.wrapped,
             reshard_after_forward=reshard_after_forward,

@@ -127,9 +127,8 @@ def _span_metrics(schedule: Schedule, timeline: Timeline) -> Metrics:
             case Compute(task):
                 layer, work = graph.tasks[task].layer, str(graph.tasks[task].phase)
             case Offload(block) | Prefetch(block) as copy:
-                layer = offloading.get(
-                    block, -1
-                )  # a mask of an activation, say, is read in the backward pass alone
+                # what the backward pass alone reads, such as a mask, is of no layer
+                layer = offloading.get(block, -1)
                 work = type(copy).__name__.lower()
             case _:
                 continue
