@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal --durations 25 --durations-min 5
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-accelerator test-gpu test-slurm measure compare validate frontiers depth-record lint format docs figures report scoreboard sensitivity sync bench audit smoke clean
+.PHONY: help install test test-slow test-exhaustive test-accelerator test-gpu test-slurm measure compare validate frontiers depth-record lint format docs figures report scoreboard sensitivity sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,20 +23,23 @@ $(STAMP): pyproject.toml constraints.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,launchers,loops,tuning,zoo]'
 	@touch $@
 
-test: $(STAMP)  ## run the tests that need seconds and no GPU
+test: $(STAMP)  ## run the tests that need a second or less each and no GPU
 	$(TEST)
 
-test-slow: $(STAMP)  ## run the slow tests too
-	$(TEST) -m 'not emulated and not cuda and not slurm'
+test-slow: $(STAMP)  ## run the tests that need seconds each; `make test` and these are what CI runs
+	$(TEST) -m 'slow and not exhaustive and not emulated and not cuda and not slurm'
+
+test-exhaustive: $(STAMP)  ## run all options on all networks, deep networks and longer trainings (hours)
+	$(TEST) -m 'exhaustive and not emulated and not cuda and not slurm'
 
 test-accelerator: $(STAMP)  ## run the contract on an emulated GPU, whose streams are threads; needs a C++ compiler
 	@if command -v c++ >/dev/null; then \
-		PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MEMBENCH_TEST_DEVICE=emulated $(TEST) -m '(accelerator or emulated) and not slow' tests; \
+		PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MEMBENCH_TEST_DEVICE=emulated $(TEST) -m '(accelerator or emulated) and not exhaustive' tests; \
 	else echo 'test-accelerator is skipped: it needs a C++ compiler, such as g++'; test -z "$$CI"; fi
 
 test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
 	$(RUN) -m membench.backends.self_test
-	MEMBENCH_TEST_DEVICE=cuda $(RUN) -m pytest -m '(accelerator and not slow) or cuda'
+	MEMBENCH_TEST_DEVICE=cuda $(RUN) -m pytest -m '(accelerator and not exhaustive) or cuda'
 
 test-slurm: $(STAMP)  ## run sweeps on a Slurm cluster that is started here (Debian, Ubuntu); skips where it cannot be installed
 	@.ci/install-slurm

@@ -52,6 +52,7 @@ def advice(kept_planners: None) -> membench.Advice:
     )
 
 
+@pytest.mark.slow
 def test_plain_pytorch_is_what_predict_predicts(advice: membench.Advice) -> None:
     step = (network(), nn.CrossEntropyLoss(), batch())
     assert advice.plain == membench.predict(*step, device=small_card(), optimizer="adamw")
@@ -143,6 +144,7 @@ def test_of_equally_fast_methods_plain_pytorch_comes_first() -> None:
     assert found.fits and found.best is found.plans[0]
 
 
+@pytest.mark.slow
 def test_the_lines_to_paste_run_and_so_does_the_plan() -> None:
     model, criterion, (inputs, targets) = network("cpu"), nn.CrossEntropyLoss(), batch(2, "cpu")
     found = membench.advise(
@@ -208,6 +210,7 @@ def test_what_cannot_be_captured_is_refused() -> None:
         membench.advise(Untraceable(), None, (torch.randn(2, 3, device="meta"), ()), device=CARD, processes=1)
 
 
+@pytest.mark.slow
 def test_processes_do_not_run_the_program_again(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -75,6 +75,7 @@ def exhaustive() -> membench.ClusterAdvice:
     return advice(None)
 
 
+@pytest.mark.slow
 def test_pruning_keeps_the_fastest(exhaustive: membench.ClusterAdvice) -> None:
     pruned = advice(1)
     assert pruned.too_slow > 0 and exhaustive.too_slow == 0
@@ -85,6 +86,7 @@ def test_pruning_keeps_the_fastest(exhaustive: membench.ClusterAdvice) -> None:
     assert exhaustive.too_large > 0
 
 
+@pytest.mark.slow
 def test_bounds_are_not_above_what_is_predicted(exhaustive: membench.ClusterAdvice) -> None:
     for plan, least_bytes, least_s in bounds(exhaustive, OPTIONS, workload()):
         stages = plan.prediction.stages or (plan.prediction,)
@@ -99,10 +101,11 @@ def test_bounds_are_not_above_what_is_predicted(exhaustive: membench.ClusterAdvi
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "length", "batch_size", "micro_batches"),
     [
-        pytest.param(2, 4096, 8, {1, 2, 4, 8, 16}, marks=pytest.mark.slow),
+        pytest.param(2, 4096, 8, {1, 2, 4, 8, 16}, marks=pytest.mark.exhaustive),
         (4, 512, 1, {1, 2}),
     ],
 )
@@ -134,6 +137,7 @@ def test_the_bound_on_time_has_the_sums_of_gradients_and_no_more(dtype: torch.dt
     assert passes_s + (kernels_s - passes_s) / 2 < least_s <= kernels_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["inductor", None])
 def test_blocks_are_compiled_each_by_itself(exhaustive: membench.ClusterAdvice, kernels: str | None) -> None:
     """As the code says; a module whose blocks were compiled before is answered so without an option."""
@@ -190,6 +194,7 @@ def test_a_row_is_what_predict_predicts(exhaustive: membench.ClusterAdvice, axis
     assert same == plan.prediction
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "blocks"), [(Checkpointing.EVERY_SECOND, 9), (Checkpointing.FULL, 8)])
 def test_a_deep_network_has_the_numbers_of_a_copy_with_few_blocks(kind: Checkpointing, blocks: int) -> None:
     with torch.device("meta"):

@@ -26,6 +26,7 @@ class _Network(nn.Module):
         return (features.tanh() if len(images) >= 20 else features).sigmoid().mean((2, 3))
 
 
+@pytest.mark.slow
 def test_plain_pytorchs_is_exact_and_a_methods_fits() -> None:
     def step(size: int) -> tuple[nn.Module, nn.Module, tuple[Tensor, Tensor]]:
         with torch.device("meta"):

@@ -51,6 +51,7 @@ def found() -> membench.ClusterAdvice:
     return advised(workload_of(module, TokenLoss(), (tokens, tokens), precision="bf16"), options, 1)
 
 
+@pytest.mark.slow
 def test_settings_of_the_allocator_are_in_numbers_words_and_code(found: membench.ClusterAdvice) -> None:
     assert values(found)["allocator"] == ""
     chosen = "max_split_size_mb:128"

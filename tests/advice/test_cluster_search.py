@@ -107,6 +107,7 @@ def long() -> tuple[int, ClusterAdvice]:
     return memory_bytes, found_for("llama", memory_bytes)
 
 
+@pytest.mark.slow
 def test_sequences_are_divided_where_they_do_not_fit(long: tuple[int, ClusterAdvice]) -> None:
     memory_bytes, found = long
     assert found.best is not None and found.best.combination.division.context > 1
@@ -117,6 +118,7 @@ def test_sequences_are_divided_where_they_do_not_fit(long: tuple[int, ClusterAdv
         assert predicted_again("llama", plan, memory_bytes) == plan.prediction
 
 
+@pytest.mark.slow
 def test_they_are_whole_where_they_fit() -> None:
     found = found_for("llama", H100.memory_bytes, batch_size=1)
     assert found.best is not None and not found.too_large
@@ -127,7 +129,7 @@ def test_they_are_whole_where_they_fit() -> None:
     assert asked_for.best is not None and asked_for.best.samples_per_s < found.best.samples_per_s
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pruning_keeps_the_fastest_ring(long: tuple[int, ClusterAdvice]) -> None:
     memory_bytes, found = long
     pruned = found_for("llama", memory_bytes, shown=1)
@@ -162,6 +164,7 @@ class Recurrent(Bidirectional):
         return self.head(features)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "reason"), [(Bidirectional, "is_causal"), (Recurrent, "no attention of Recurrent")]
 )
@@ -181,6 +184,7 @@ def mixtures() -> ClusterAdvice:
     return found_for("mixture", H100.memory_bytes, batch_size=1)
 
 
+@pytest.mark.slow
 def test_experts_are_divided_and_nothing_else_with_them(mixtures: ClusterAdvice) -> None:
     parallel = [plan.combination.parallel for plan in mixtures.plans]
     assert {each.get("ep", 1) for each in parallel} == {1, 2, 4}
@@ -196,6 +200,7 @@ def test_a_row_with_experts_is_what_predict_predicts(
     assert predicted_again("mixture", plan, H100.memory_bytes) == plan.prediction
 
 
+@pytest.mark.slow
 def test_bounds_are_not_above_what_is_predicted(
     long: tuple[int, ClusterAdvice], mixtures: ClusterAdvice
 ) -> None:

@@ -120,6 +120,7 @@ def test_each_is_the_prediction_of_the_changed_step() -> None:
     assert fits == sorted(fits, reverse=True) and sum(fits) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget_mib", "together"),
     [
@@ -146,6 +147,7 @@ def test_the_smallest_combinations_that_suffice_are_named(
             assert lever.options == ("optimizer.in_backward=true", "precision=bf16")
 
 
+@pytest.mark.slow
 def test_a_change_that_cannot_suffice_is_not_captured() -> None:
     checkpointing = Change("checkpointing", Kind.CHECKPOINTING, (), "", is_exact=True)
     adapters = Change("adapters", Kind.ADAPTERS, (), "", keeps_weights=True)
@@ -162,6 +164,7 @@ def test_a_module_that_cannot_be_built_is_not_tried() -> None:
     assert all("adapters" not in lever.names for lever in tried)
 
 
+@pytest.mark.slow
 def test_segments_that_grow_suffice_where_unused_memory_alone_is_too_much() -> None:
     with torch.device("meta"):
         layers = [

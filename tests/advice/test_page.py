@@ -48,6 +48,7 @@ def text(kept_planners: None) -> str:
     return page(advice, draw(advice, advice.shown, advice.shown.compile("simulated", device="rtx3090")))
 
 
+@pytest.mark.slow
 def test_it_is_well_formed_and_needs_no_other_file(text: str) -> None:
     parsed = _Page(text)
     assert not parsed.open

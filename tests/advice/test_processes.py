@@ -30,6 +30,7 @@ def planners() -> Iterator[Planners]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_process_whose_memory_grows_goes_on(planners: Planners) -> None:
     def grow(_: GraphAt) -> int:
         import builtins
@@ -43,6 +44,7 @@ def test_a_process_whose_memory_grows_goes_on(planners: Planners) -> None:
     assert planners.run(lambda graph_at: len(graph_at(2).tasks), 4) > 1
 
 
+@pytest.mark.slow
 def test_a_process_that_is_ended_from_outside_is_a_sentence(planners: Planners) -> None:
     def end(_: GraphAt) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -51,6 +53,7 @@ def test_a_process_that_is_ended_from_outside_is_a_sentence(planners: Planners) 
         planners.run(end, 4)
 
 
+@pytest.mark.slow
 def test_a_job_that_takes_too_long_is_ended_and_others_run(planners: Planners) -> None:
     def endless(_: GraphAt) -> None:
         while True:
@@ -75,6 +78,7 @@ def test_a_job_that_takes_too_long_is_ended_and_others_run(planners: Planners) -
     assert planners.run(lambda graph_at: len(graph_at(4).tasks), 4, Urgency.LEVER) > 1
 
 
+@pytest.mark.slow
 def test_the_most_urgent_job_gets_a_process_first(planners: Planners) -> None:
     done: list[Urgency] = []
 

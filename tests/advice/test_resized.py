@@ -1,5 +1,6 @@
 """Graphs at other batches are those that a capture makes, and are refused where the module makes others."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ def _graph_at(module: nn.Module, size: int) -> TaskGraph:
     return capture(Workload("network", module, nn.CrossEntropyLoss(), (batch[0],), (batch[1],))).graph
 
 
+@pytest.mark.slow
 @given(st.integers(1, 40), st.integers(2, 300))
 @settings(max_examples=5, deadline=None)
 def test_a_graph_of_another_batch_is_the_captured_one(first: int, other: int) -> None:

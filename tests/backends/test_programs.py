@@ -90,7 +90,7 @@ def test_a_kernel_that_takes_numbers_is_refused() -> None:
         library_source([Kernel(("float*", "int64_t"), "void kernel(float* a, int64_t b)")])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compiled_programs_are_kept_on_disk_and_a_broken_cache_is_made_again(tmp_path: Path) -> None:
     found = programs_of(network(), torch.randn(2, 3, 8, 8))
     first = CompiledPrograms(CPU, 1, tmp_path)
@@ -106,7 +106,7 @@ def test_compiled_programs_are_kept_on_disk_and_a_broken_cache_is_made_again(tmp
     assert all(map(third.function, found))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_kernel_raises_what_it_throws(tmp_path: Path) -> None:
     rows, classes = torch.randn(4, 3), torch.tensor([0, 1, 2, 7])
     loss = nn.functional.cross_entropy

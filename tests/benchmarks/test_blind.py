@@ -18,6 +18,7 @@ def test_a_table_has_every_row_of_its_paper_with_a_value_or_a_reason(paper: str)
     assert all(bool(row["predicted"]) != row["note"].startswith("not run: ") for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_committed_prediction_is_what_the_simulator_predicts(paper: str) -> None:
     committed = {row["row_id"]: row for row in read_csv(RESULTS / f"{paper}.csv")}

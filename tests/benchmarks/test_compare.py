@@ -165,6 +165,7 @@ def test_memory_that_a_step_leaves_is_seen() -> None:
     assert memory(leaking, CPU)["held_bytes"] == 4000
 
 
+@pytest.mark.slow
 def test_weights_that_a_strategy_keeps_on_the_host_are_not_in_the_peak(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -190,6 +191,7 @@ def test_every_network_has_blocks_that_hold_weights(monkeypatch: pytest.MonkeyPa
         assert all(next(block.parameters(), None) is not None for block in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_layer_has_weights_of_zeros_which_would_stop_every_gradient(name: str) -> None:
     weights = dict(NETWORKS[name].training().module.named_parameters())

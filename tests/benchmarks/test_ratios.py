@@ -43,6 +43,7 @@ def test_the_page_shows_the_latest_commits(tmp_path: Path) -> None:
     assert "22222222" not in text and "33333333" in text and "| encode | 3.000 |" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clean", [True, False])
 def test_only_a_checkout_without_changes_keeps_ratios(
     clean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -56,6 +57,7 @@ def test_only_a_checkout_without_changes_keeps_ratios(
     assert "encode: 1.500, before 1.000" in printed and ("the checkout has changes" in printed) != clean
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "ratios_of", _ends)
     with pytest.raises(MembenchError, match="codecs: its process ended"):

@@ -91,6 +91,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "checkpointing"), [(11, "full"), (10, "layer"), (10, "op")])
 def test_the_graph_from_shallow_copies_is_the_captured_one(
     captured: list[int], blocks: int, checkpointing: str

@@ -126,6 +126,7 @@ def test_a_launch_is_named_as_priced_by_its_bytes_and_refused_on_the_cpu() -> No
         membench.compile(*arguments)
 
 
+@pytest.mark.slow
 def test_an_interpreted_kernel_gives_the_bits_of_plain_pytorch() -> None:
     """In a process of its own: Triton decides when it is imported."""
     command = [sys.executable, "-m", "tests.helpers.launched_kernels"]
@@ -145,6 +146,7 @@ def liger() -> Iterator[Callable[[nn.Module], None]]:
     vars(modeling_llama).update(before)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_liger_s_kernels_in_a_llama_are_predicted(liger: Callable[[nn.Module], None]) -> None:
     config = LlamaConfig(

@@ -18,6 +18,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.slow
 def test_it_prints_whether_it_fits_a_table_and_lines_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["advise", *WORDS]) == 0
     captured = capsys.readouterr()
@@ -37,6 +38,7 @@ def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(found["code"]) == 3 and found["trust"][0]["rows"] > 0
 
 
+@pytest.mark.slow
 def test_tracking_logs_the_table_the_page_and_the_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +89,7 @@ def test_wrong_words_are_refused_in_a_line(
     assert answer in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
+@pytest.mark.slow
 def test_a_step_that_cannot_fit_is_answered_with_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["advise", *WORDS, "budget=10KB"]) == 2
     captured = capsys.readouterr()
@@ -97,6 +100,7 @@ def test_a_step_that_cannot_fit_is_answered_with_what_would_help(capsys: pytest.
     assert "What would" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_lever_of_the_module_is_what_its_options_make(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "advise",
@@ -122,6 +126,7 @@ def test_a_lever_of_the_module_is_what_its_options_make(capsys: pytest.CaptureFi
     assert by_name["LoRA"]["step_time_s"] == changed["step_time_s"]
 
 
+@pytest.mark.slow
 def test_on_several_gpus_the_rows_and_the_code_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = "num_hidden_layers: 2, hidden_size: 64, intermediate_size: 128, num_attention_heads: 2, num_key_value_heads: 2"
     words = [

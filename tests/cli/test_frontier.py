@@ -29,6 +29,7 @@ def rows(frontier: Path) -> list[Row]:
     return read_csv(frontier / "alexnet_k40m.csv", columns=("strategy", "budget_bytes", "peak_bytes"))
 
 
+@pytest.mark.slow
 def test_it_writes_a_table_and_a_picture(frontier: Path, rows: list[Row]) -> None:
     assert (frontier / "alexnet_k40m.png").read_bytes().startswith(b"\x89PNG")
     assert list(dict.fromkeys(row["strategy"] for row in rows)) == list(STRATEGIES)

@@ -27,6 +27,7 @@ def test_operators_are_listed_on_request(capsys: pytest.CaptureFixture[str]) -> 
     assert {line.split()[0] for line in lines} >= {"convolution", "convolution_backward", "update"}
 
 
+@pytest.mark.slow
 def test_options_of_an_optimizer_are_those_of_its_class(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["model=lenet", "device=rtx4090", "batch_size=1", "optimizer=adamw", "optimizer.weight_decay=0.1"]
     assert main(["predict", *words]) == 0
@@ -36,6 +37,7 @@ def test_options_of_an_optimizer_are_those_of_its_class(capsys: pytest.CaptureFi
     assert main(["predict", *words, "optimizer.in_backward=true", "optimizer.ema=true"]) == 0
 
 
+@pytest.mark.slow
 def test_settings_of_the_allocator_are_in_the_numbers_and_the_headline(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

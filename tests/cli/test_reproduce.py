@@ -46,6 +46,7 @@ def _bytes(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*.*"))}
 
 
+@pytest.mark.slow
 def test_same_bytes_when_run_again(results: Path, tmp_path: Path) -> None:
     _reproduce(tmp_path, jobs.made_up, workers=1)
     assert _bytes(tmp_path) == _bytes(results)
@@ -119,6 +120,7 @@ def test_a_wrong_word_is_one_line(
     assert capsys.readouterr().err == f"membench reproduce: {expected}\n"
 
 
+@pytest.mark.slow
 def test_figures_read_results_only_and_are_the_same_bytes_again(results: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(results, tmp_path / "results")
     for name in (

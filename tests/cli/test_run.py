@@ -37,6 +37,7 @@ def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline
     assert len(runs) == 3  # the sweep's and its cells'
 
 
+@pytest.mark.slow
 def test_flags_stand_anywhere_and_the_user_chooses_the_folders_of_jobs(tmp_path: Path) -> None:
     subdir = r"hydra.sweep.subdir=cell/${hydra.job.num}-${batch_size}"
     done = _run(tmp_path, "model=lenet", "-m", "batch_size=range(9,12)", subdir, "dry_run=true")
@@ -83,6 +84,7 @@ def test_a_job_that_died_is_one_line_with_its_log(
     assert complaint.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_measured_record_has_its_provenance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +110,7 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_is_not_run_again_says_where_it_is_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_too(tmp_path: Path) -> None
     assert "Not a directory; name a place that can be read and written" in done.stderr
 
 
+@pytest.mark.slow
 def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
     for _ in range(2):
         assert _run(tmp_path, "model=lenet", "dry_run=true").returncode == 0
@@ -166,6 +170,7 @@ assert membench.compile
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own_is_run_from_the_folder_that_holds_it(tmp_path: Path) -> None:
     """As the installed command does, without the current folder on Python's path: tokens by name, and a function as loss."""
     (tmp_path / "nets.py").write_text(

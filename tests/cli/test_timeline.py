@@ -8,6 +8,7 @@ import pytest
 from membench.cli.main import main
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "name"),
     [

@@ -18,6 +18,7 @@ from tests.helpers.cifar10 import write_cifar10
 SMALL = ["train", "model=digits_cnn", "epochs=1", "batch_size=512", "seeds=[4,5]"]
 
 
+@pytest.mark.slow
 def test_trains_each_seed_once_and_writes_curves_and_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_failed_run_is_a_record_and_an_exit_code(
     assert "no run succeeded" in printed
 
 
+@pytest.mark.slow
 def test_the_trained_network_is_tested_again_within_limits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +93,7 @@ def test_records_that_are_broken_or_cannot_be_written_are_one_line(
     assert capsys.readouterr().err.startswith(f"membench train: {tmp_path}/file")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_training_that_is_killed_keeps_its_finished_seeds(end: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "membench", *SMALL[:-1], "seeds=[4,5,6]", "epochs=5", "output=made"]

@@ -8,6 +8,7 @@ from membench.cli import validate
 from membench.cli.main import main
 
 
+@pytest.mark.slow
 def test_a_subset_prints_errors_and_writes_no_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -20,6 +21,7 @@ def test_a_subset_prints_errors_and_writes_no_results(
     assert len(list((tmp_path / "records").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_a_row_has_its_numbers_and_its_operators(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "dataset=timm_nchw", "row=0"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()

@@ -14,6 +14,7 @@ TARGET = ("cuda", 90, 32)
 COLUMNS = 256
 
 
+@pytest.mark.slow
 def test_triton_kernels_write_the_same_bytes_as_cpu_loops() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "tests.helpers.interpreted"]
@@ -36,7 +37,7 @@ def compiled(kernel: Any, *arguments: object) -> bytes:
     return code
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("integer", ["i32", 1])
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_kernels_of_rows_compile_for_a_gpu(name: str, integer: str | int) -> None:
@@ -56,7 +57,7 @@ def test_the_kernels_of_rows_compile_for_a_gpu(name: str, integer: str | int) ->
         assert compiled(cuda_rows._pack, *arrays, *of_map, *kept_as, 256)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_kernels_of_the_mask_compile_for_a_gpu() -> None:
     from membench.codecs import cuda_mask
 

@@ -37,7 +37,8 @@ def small_blocks_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("membench.planning.host_memory.disk.LEAST_BYTES", 1)
 
 
-@pytest.mark.parametrize("mutants", [100, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mutants", [100, pytest.param(3000, marks=pytest.mark.exhaustive)])
 def test_accepted_mutants_are_right(mutants: int, tmp_path: Path) -> None:
     rng, accepted = random.Random(mutants), 0
     case = random_reference(NETWORK, seed=0)
@@ -62,7 +63,7 @@ def check_right(case: Reference, schedule: Schedule, folder: Path, seed: int, de
                 assert not found, f"{description}: {found}\n{schedule}"
 
 
-@pytest.mark.parametrize("mutants", [25, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mutants", [25, pytest.param(1000, marks=pytest.mark.exhaustive)])
 def test_accepted_mutants_update_right(mutants: int, tmp_path: Path) -> None:
     original = layers()
     expected = plain_steps(original, MAKERS["adamw"], on_host=True)

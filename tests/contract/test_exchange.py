@@ -15,7 +15,7 @@ from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_peak, step_of
 from tests.helpers.networks import COST, reference, reference_of
 from tests.helpers.random_networks import PLANS, random_workload
-from tests.helpers.variants import COMBINED, planned
+from tests.helpers.variants import COMBINED, EACH_COMBINED, planned
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +32,7 @@ def exchanged(schedule: Schedule, exchange: Exchange) -> Schedule:
 
 
 @pytest.mark.accelerator
-@pytest.mark.parametrize("variant", COMBINED)
+@pytest.mark.parametrize("variant", EACH_COMBINED)
 @pytest.mark.parametrize("exchange", Exchange)
 def test_results_and_peak_stay_exact(variant: str, exchange: Exchange) -> None:
     case = reference("squeezenet")
@@ -44,7 +44,7 @@ def test_results_and_peak_stay_exact(variant: str, exchange: Exchange) -> None:
         check_exact(case, step)
 
 
-@pytest.mark.parametrize("variant", COMBINED)
+@pytest.mark.parametrize("variant", EACH_COMBINED)
 @pytest.mark.parametrize("exchange", Exchange)
 def test_each_gradient_is_averaged_once(variant: str, exchange: Exchange) -> None:
     schedule = exchanged(planned("resnet18", variant), exchange)
@@ -57,6 +57,7 @@ def test_each_gradient_is_averaged_once(variant: str, exchange: Exchange) -> Non
     assert max(live_bytes(schedule)) == schedule.peak_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.accelerator
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS)

@@ -69,7 +69,7 @@ TOLERANCE = 1e-4
 """Of a gradient, in the largest value of its weight's: what fusing rounds."""
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compiled_tasks_have_the_same_bits_under_every_strategy_and_are_close_to_eager_pytorch(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -65,8 +65,9 @@ def test_every_optimizer_is_exact(name: str) -> None:
     step.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "count", [10, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+    "count", [10, pytest.param(1000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])]
 )
 def test_random_schedules_are_exact(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("membench.planning.host_memory.disk.LEAST_BYTES", 1)
@@ -125,7 +126,8 @@ def check_right(
     step.close()
 
 
-@pytest.mark.parametrize("mutants", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mutants", [60, pytest.param(1000, marks=pytest.mark.exhaustive)])
 def test_accepted_mutants_update_right(mutants: int) -> None:
     original = workload(NETWORKS["lstm_cnn"], "lstm_cnn")
     make = MAKERS["adamw"]

@@ -27,7 +27,7 @@ from membench.strategies.vdnn import VdnnAll
 from tests.helpers.devices import DEVICE, allocator_peak_bytes
 from tests.helpers.micro_batches import accumulate, step_in_micro_batches
 from tests.helpers.networks import COST, NETWORKS, Results, run_step, workload
-from tests.helpers.variants import COMBINED, COMBINED_STRATEGIES
+from tests.helpers.variants import COMBINED, COMBINED_STRATEGIES, EACH_COMBINED, EACH_COMBINED_STRATEGY
 
 pytestmark = pytest.mark.accelerator
 
@@ -46,8 +46,8 @@ def accumulated(
     return Captures(work), buffers, results
 
 
-@pytest.mark.parametrize("strategy", COMBINED_STRATEGIES)
-@pytest.mark.parametrize("network", ["squeezenet", pytest.param("resnet18", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("strategy", EACH_COMBINED_STRATEGY)
+@pytest.mark.parametrize("network", ["squeezenet", pytest.param("resnet18", marks=pytest.mark.exhaustive)])
 def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -> None:
     captures, buffers, expected = accumulated(network, BATCH_SIZE, MICRO_BATCH)
     work = captures.workload
@@ -62,16 +62,16 @@ def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -
     step.close()
 
 
-@pytest.mark.parametrize("variant", COMBINED)
+@pytest.mark.parametrize("variant", EACH_COMBINED)
 @pytest.mark.parametrize(
     ("network", "batch_size", "micro_batch"),
     [
-        pytest.param("densenet", 4, 2, marks=pytest.mark.slow),
-        pytest.param("googlenet", 4, 3, marks=pytest.mark.slow),
+        pytest.param("densenet", 4, 2, marks=pytest.mark.exhaustive),
+        pytest.param("googlenet", 4, 3, marks=pytest.mark.exhaustive),
         ("lstm_cnn", 4, 2),
-        pytest.param("mobilenet_v2", 6, 2, marks=pytest.mark.slow),
-        pytest.param("resnet50", 5, 3, marks=pytest.mark.slow),
-        pytest.param("vit", 3, 2, marks=pytest.mark.slow),
+        pytest.param("mobilenet_v2", 6, 2, marks=pytest.mark.exhaustive),
+        pytest.param("resnet50", 5, 3, marks=pytest.mark.exhaustive),
+        pytest.param("vit", 3, 2, marks=pytest.mark.exhaustive),
     ],
 )
 def test_micro_batches_are_exact_even_when_copies_are_late_and_freed_memory_is_poisoned(
@@ -97,6 +97,7 @@ def six_convolutions(batch_size: int) -> Captures:
     return Captures(Workload("six", module.to(DEVICE), nn.functional.cross_entropy, *arguments))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     strategy=st.sampled_from(sorted(COMBINED_STRATEGIES)),
@@ -144,6 +145,7 @@ def test_a_last_micro_batch_that_holds_the_most_is_measured_with_its_own_samples
     assert measured.peak_bytes == step.predicted_peak_bytes == last.schedule.peak_bytes
 
 
+@pytest.mark.slow
 def test_without_batch_norm_micro_batches_give_the_gradients_of_the_whole_batch() -> None:
     work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
     work.module.eval()  # dropout draws differently

@@ -122,7 +122,7 @@ def test_experts_in_a_loop_over_those_that_were_hit_are_refused_in_a_sentence() 
         capture(_workload("mixtral", "eager"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_mixtral_8x7b_is_predicted_on_the_meta_device() -> None:
     """46.7 billion weights (Jiang et al. 2024, arXiv 2401.04088: 47 billion); the defaults of its configuration."""
     with torch.device("meta"):

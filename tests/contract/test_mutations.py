@@ -20,7 +20,7 @@ from tests.helpers.mutations import accepted_mutants
 from tests.helpers.networks import COST, Reference
 from tests.helpers.random_networks import random_reference
 from tests.helpers.timings import highest_bytes
-from tests.helpers.variants import COMBINED
+from tests.helpers.variants import COMBINED, EACH_COMBINED
 
 pytestmark = pytest.mark.accelerator
 
@@ -52,8 +52,8 @@ def one_process() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("variant", COMBINED)
-@pytest.mark.parametrize("mutants", [40, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("variant", EACH_COMBINED)
+@pytest.mark.parametrize("mutants", [40, pytest.param(600, marks=pytest.mark.exhaustive)])
 def test_accepted_mutants_are_right(variant: str, mutants: int) -> None:
     rng = random.Random(f"{variant} {mutants}")
     cases = [random_reference(list(layers), seed=0) for layers in NETWORKS]

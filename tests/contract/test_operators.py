@@ -244,7 +244,7 @@ def _runs_in_plain_pytorch(module: nn.Module) -> bool:
     return all(tensor.layout is torch.strided for tensor in tensors)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")
 def test_all_of_torchs_operators_give_the_same_bits_or_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

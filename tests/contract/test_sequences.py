@@ -127,6 +127,7 @@ def test_a_kernel_that_is_not_an_operator_is_refused_in_a_sentence() -> None:
         membench.compile(network, nn.functional.mse_loss, (inputs, inputs))
 
 
+@pytest.mark.slow
 def test_mamba_without_its_kernels_is_a_loop_over_tokens() -> None:
     torch.manual_seed(0)
     config = MambaConfig(

@@ -12,20 +12,24 @@ from membench.planning.memory.liveness import copied_bytes, live_bytes
 from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_results_and_peak, step_of
 from tests.helpers.devices import allocator_peak_bytes
-from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, ONLY_SLOW, reference
-from tests.helpers.variants import OPTIONS, VARIANTS, planned
+from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, ONLY_EXHAUSTIVE, reference
+from tests.helpers.variants import OPTIONS, VARIANTS, marks_of, planned
 
 OF_EVERY_KIND = {"alexnet", "densenet", "lstm", "resnet18", "vit"}
-"""On these networks options of a strategy are tested always; on the others by `make test-slow` alone."""
+"""On these networks options of a strategy are tested always; on the others by `make test-exhaustive` alone."""
 MAY_MOVE_WEIGHTS = {"auto", "joint", "ratel", "zero_infinity", "zero_offload"}
 """Variants that keep weights in host memory, always or where nothing else is enough."""
 SEARCHES = {"auto", "joint"}
 """Variants that make many plans within a budget, which takes them seconds on deeper networks."""
 EACH_VARIANT_AND_NETWORK = [
-    pytest.param(variant, name, marks=pytest.mark.slow if is_slow else ())
+    pytest.param(
+        variant,
+        name,
+        marks=pytest.mark.exhaustive if is_exhaustive else marks_of(variant) if variant in OPTIONS else (),
+    )
     for name in NETWORKS
     for variant in VARIANTS
-    for is_slow in [name in ONLY_SLOW or (variant in OPTIONS and name not in OF_EVERY_KIND)]
+    for is_exhaustive in [name in ONLY_EXHAUSTIVE or (variant in OPTIONS and name not in OF_EVERY_KIND)]
 ]
 
 

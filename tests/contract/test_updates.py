@@ -23,7 +23,7 @@ from tests.helpers.networks import COST, NETWORKS, workload
 from tests.helpers.random_networks import PLANS, Layers, random_workload, runs_in_plain_pytorch
 from tests.helpers.timings import has_parallel_tasks
 from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
-from tests.helpers.variants import COMBINED, COMBINED_STRATEGIES
+from tests.helpers.variants import COMBINED, EACH_COMBINED, EACH_COMBINED_STRATEGY
 
 pytestmark = pytest.mark.accelerator
 
@@ -64,15 +64,16 @@ def captured_network(name: str) -> tuple[Workload, CapturedStep]:
     return work, capture(work)
 
 
-@pytest.mark.parametrize("variant", COMBINED)
+@pytest.mark.parametrize("variant", EACH_COMBINED)
 @pytest.mark.parametrize(
-    ("network", "name"), [pytest.param("squeezenet", "sgd", marks=pytest.mark.slow), ("lstm", "adamw")]
+    ("network", "name"), [pytest.param("squeezenet", "sgd", marks=pytest.mark.exhaustive), ("lstm", "adamw")]
 )
 def test_weights_and_peak_are_exact(variant: str, network: str, name: str) -> None:
     for chaos in (None, Chaos(seed=3, longest_delay_s=0.0005)):
         check_update(*captured_network(network), variant, name, chaos)
 
 
+@pytest.mark.slow
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, name=st.sampled_from(sorted(MAKERS)))
 def test_random_networks_are_updated_exactly(layers: Layers, name: str) -> None:
@@ -85,7 +86,7 @@ def test_random_networks_are_updated_exactly(layers: Layers, name: str) -> None:
             check_update(work, captured, variant, name, Chaos(seed=5))
 
 
-@pytest.mark.parametrize("strategy", COMBINED_STRATEGIES)
+@pytest.mark.parametrize("strategy", EACH_COMBINED_STRATEGY)
 def test_micro_batches_update_once_with_the_sum_of_their_gradients(strategy: str) -> None:
     work = workload(NETWORKS["lstm_cnn"], "lstm_cnn", batch_size=5)
     without = deepcopy(work)

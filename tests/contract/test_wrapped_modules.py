@@ -18,7 +18,7 @@ from tests.helpers.checks import bytes_in_host_memory
 from tests.helpers.devices import DEVICE, allocator_peak_bytes, backend_of
 from tests.helpers.networks import Reference, reference, run_step
 from tests.helpers.timings import has_parallel_tasks
-from tests.helpers.variants import COMBINED
+from tests.helpers.variants import COMBINED, marks_of
 
 pytestmark = pytest.mark.accelerator
 
@@ -30,12 +30,12 @@ ALWAYS = {
     "superneurons": {"alexnet", "lstm", "vit"},
     "layrub_hybrid": {"alexnet", "lstm", "vit"},
 }
-"""The networks of a variant that are always tested; of the others ``vit`` alone. `make test-slow` runs them all."""
+"""The networks of a variant that are always tested; of the others ``vit`` alone. `make test-exhaustive` runs them all."""
 EACH_VARIANT_AND_NETWORK = [
     pytest.param(
         variant,
         name,
-        marks=() if name in ALWAYS.get(variant, {"vit"}) else pytest.mark.slow,
+        marks=marks_of(variant) if name in ALWAYS.get(variant, {"vit"}) else pytest.mark.exhaustive,
     )
     for name in OF_EVERY_KIND
     for variant in COMBINED

@@ -224,7 +224,9 @@ def test_autocast_that_was_made_without_a_gpu_is_told(caplog: pytest.LogCaptureF
     assert "is switched off: the model; if it casts on a GPU, make it within forward" in record.getMessage()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)]
+)
 def test_a_wrapped_module_is_a_graph_break_of_torch_compile(backend: str) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)

@@ -9,7 +9,7 @@ from tests.helpers.distributed_training import CRITERION, MICRO_BATCHES, batch, 
 from tests.helpers.launch import run_processes
 from tests.helpers.variants import COMBINED_STRATEGIES
 
-pytestmark = pytest.mark.accelerator
+pytestmark = [pytest.mark.accelerator, pytest.mark.slow]
 PROCESSES = 2
 REFUSED = {(name, Exchange.AT_END, "in micro-batches") for name in ("ratel", "zero_infinity", "zero_offload")}
 """Sums of gradients are in host memory by the end of these steps."""

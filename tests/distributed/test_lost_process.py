@@ -52,6 +52,7 @@ def ended() -> Iterator[list[subprocess.Popen[str]]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_killing_one_ends_torchrun_with_an_error_and_leaves_no_process(
     tmp_path: Path, ended: list[subprocess.Popen[str]]
 ) -> None:
@@ -80,16 +81,17 @@ def alone(rank: int, port: int, directory: Path, module: str) -> subprocess.Pope
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lost", "how", "module"),
     [
         (1, signal.SIGKILL, "fully_shard"),
-        pytest.param(1, signal.SIGKILL, "exchange", marks=pytest.mark.slow),
-        pytest.param(0, signal.SIGKILL, "exchange", marks=pytest.mark.slow),
-        pytest.param(0, signal.SIGKILL, "fully_shard", marks=pytest.mark.slow),
+        pytest.param(1, signal.SIGKILL, "exchange", marks=pytest.mark.exhaustive),
+        pytest.param(0, signal.SIGKILL, "exchange", marks=pytest.mark.exhaustive),
+        pytest.param(0, signal.SIGKILL, "fully_shard", marks=pytest.mark.exhaustive),
         # these wait for the timeout
-        pytest.param(1, signal.SIGSTOP, "exchange", marks=pytest.mark.slow),
-        pytest.param(1, signal.SIGSTOP, "fully_shard", marks=pytest.mark.slow),
+        pytest.param(1, signal.SIGSTOP, "exchange", marks=pytest.mark.exhaustive),
+        pytest.param(1, signal.SIGSTOP, "fully_shard", marks=pytest.mark.exhaustive),
     ],
 )
 def test_the_other_process_ends_by_itself_with_a_reason(

@@ -55,18 +55,19 @@ def check(case: str, found: list[Any], processes: int) -> None:
         assert predicted_bytes == measured_bytes, f"process {rank}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK)
 def test_two_processes_run_the_step_of_torch_with_the_predicted_peak(case: str) -> None:
     check(case, findings(2, QUICK)[case], 2)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", OF_TWO)
 def test_two_processes_run_all_networks_in_all_orders(case: str) -> None:
     check(case, findings(2, OF_TWO)[case], 2)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", SINGLE)
 def test_four_processes_run_all_networks(case: str) -> None:
     check(case, findings(4, SINGLE)[case], 4)

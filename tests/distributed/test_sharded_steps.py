@@ -54,6 +54,7 @@ def check(found: list[Any]) -> None:
         assert measured_bytes == predicted_bytes, f"process {rank}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK)
 def test_two_processes_run_the_step_of_torch_with_the_predicted_peak(case: str) -> None:
     found = findings(2, tuple(QUICK))[case]
@@ -61,13 +62,13 @@ def test_two_processes_run_the_step_of_torch_with_the_predicted_peak(case: str) 
     check(found)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", every_case(OF_TWO))
 def test_two_processes_run_all_networks_under_all_wrappers(case: str) -> None:
     check(findings(2, tuple(every_case(OF_TWO)))[case])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", every_case(OF_FOUR))
 def test_four_processes_run_all_networks_under_all_wrappers(case: str) -> None:
     found = findings(4, tuple(every_case(OF_FOUR)))[case]

@@ -14,12 +14,13 @@ ROUNDING = {"rtol": 1e-4, "atol": 1e-6}
 """Between sums in another order."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "networks", "strategies"),
     [
         (2, ["llama"], ["eager", "layrub_hybrid"]),
-        pytest.param(2, list(NETWORKS), ["eager", "layrub_hybrid", "joint"], marks=pytest.mark.slow),
-        pytest.param(4, list(NETWORKS), ["eager", "layrub_hybrid", "joint"], marks=pytest.mark.slow),
+        pytest.param(2, list(NETWORKS), ["eager", "layrub_hybrid", "joint"], marks=pytest.mark.exhaustive),
+        pytest.param(4, list(NETWORKS), ["eager", "layrub_hybrid", "joint"], marks=pytest.mark.exhaustive),
     ],
 )
 def test_tensor_parallel_steps_are_exact_and_hold_what_is_predicted(

@@ -11,6 +11,7 @@ from tests.helpers.launch import run_processes
 pytestmark = pytest.mark.accelerator
 
 
+@pytest.mark.slow
 def test_gradients_weights_and_buffers_of_two_processes_are_exact(tmp_path: Path) -> None:
     path = tmp_path / "found.pt"
     run_processes("tests.helpers.distributed_wrapping", str(path), processes=2)

@@ -63,6 +63,7 @@ def example_strategy(tmp_path_factory: pytest.TempPathFactory) -> Any:
     del sys.modules[spec.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["alexnet", "resnet18", "densenet", "lstm"])
 def test_the_example_strategy_is_exact_and_saves_memory(example_strategy: Any, network: str) -> None:
     case = reference(network)

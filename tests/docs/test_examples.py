@@ -30,6 +30,7 @@ def sizes_of(output: str, unit: str) -> dict[str, float]:
     return {name: float(size) for name, size in re.findall(rf"^(\w+) +([\d.]+) {unit}", output, re.MULTILINE)}
 
 
+@pytest.mark.slow
 def test_the_programs_of_the_readme_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for program in (code for code in code_of("README.md") if code.language == "python"):
@@ -77,6 +78,7 @@ def _fresh_accelerate() -> Iterator[None]:
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore::FutureWarning:lightning")
 @pytest.mark.parametrize(("library", "kinds"), [("lightning", 4), ("transformers", 4), ("accelerate", 2)])
 @pytest.mark.usefixtures("_fresh_accelerate")
@@ -105,6 +107,7 @@ def test_a_written_strategy_keeps_the_gradients_and_saves_memory(tmp_path: Path)
     assert peaks["recompute_cheap"] < 0.7 * peaks["eager"]
 
 
+@pytest.mark.slow
 def test_a_simulated_card_refuses_eager_and_ranks_the_methods(tmp_path: Path) -> None:
     output = output_of("simulate_a_card.py", tmp_path)
     rates = dict(re.findall(r"^(\w+) .* ([\d.]+) images/s \(simulated\)$", output, re.MULTILINE))

@@ -32,6 +32,7 @@ def is_shown(output: str, block: str) -> bool:
     return re.fullmatch(pattern, output.strip("\n"), re.DOTALL) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept_planners")
 @pytest.mark.parametrize(("command", "block"), SHOWN, ids=[command for command, _ in SHOWN])
 def test_a_command_prints_what_its_page_shows(
@@ -51,6 +52,7 @@ def test_every_page_of_commands_shows_outputs() -> None:
     assert len(SHOWN) == 7
 
 
+@pytest.mark.slow
 def test_the_program_of_the_tutorial_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for code in code_of("docs/tutorials/first_step.md"):
@@ -76,6 +78,7 @@ def test_the_page_of_a_command_has_its_options_and_its_help(command: str) -> Non
         assert all(f"| `{option}` |" in page.text for option in options_of(command))
 
 
+@pytest.mark.slow
 def test_a_papers_part_of_the_scoreboard_is_on_one_page_with_its_figures_and_report() -> None:
     pages = {page.uri: page.text for page in generated_pages()}
     assert "### What deviates" not in pages["papers/scoreboard.md"]

@@ -52,6 +52,7 @@ def test_each_window_runs_its_steps_between_two_synchronisations(monkeypatch: py
     assert len(samples.window_times_s) == 2
 
 
+@pytest.mark.slow
 def test_a_program_that_compiles_and_measures_prints_nothing() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
     ended = subprocess.run(
@@ -60,6 +61,7 @@ def test_a_program_that_compiles_and_measures_prints_nothing() -> None:
     assert (ended.stdout, ended.stderr) == ("", "")
 
 
+@pytest.mark.slow
 def test_garbage_of_earlier_work_is_not_reported_by_the_allocator() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", MEASURES_AMID_GARBAGE], capture_output=True, text=True, check=True

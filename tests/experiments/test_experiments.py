@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hydra import compose
 
 from membench.cli.trainings import compose_trainings
@@ -74,6 +75,7 @@ def _overrides(paper: Paper, cell: PaperCell) -> list[str]:
     return words if cell.batch_size is None else [*words, f"batch_size={cell.batch_size}"]
 
 
+@pytest.mark.slow
 def test_cells_are_what_hydra_composes_from_the_same_values(paper: Paper) -> None:
     """For few cells in which every model, system, device and budget occurs: each takes Hydra a quarter of a second."""
     configurations = compose_cells(paper, needed_cells(paper))
@@ -158,6 +160,7 @@ def test_what_is_trained_composes_and_is_named_once(paper: Paper) -> None:
                 assert answer.direction_only or answer.trained.differs_from or row.line is None
 
 
+@pytest.mark.slow
 def test_every_choice_has_an_alternative_that_reads_and_composes(paper: Paper) -> None:
     assert {choice.name for choice in paper.choices} <= {each.choice for each in paper.alternatives}
     for alternative in paper.alternatives:

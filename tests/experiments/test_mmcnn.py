@@ -55,6 +55,7 @@ def test_table_4_allows_a_pn_max_from_3_to_6(pn_max: int) -> None:
     assert all(fitted) == (3 <= pn_max <= 6)
 
 
+@pytest.mark.slow
 def test_the_strategy_takes_the_largest_which_predicts_725_of_the_other_745_cells() -> None:
     """The counts of the other values that Table 4 allows are in choices.yaml; the choice is not made by them."""
     others = [row for row in CELLS if row.item != "Table 4"]

@@ -62,6 +62,7 @@ def bottleneck_network_bytes(blocks_per_stage: list[int], batch_size: int) -> tu
     return 2 * data, 2 * data + 2 * 4 * batch_size * sum(shared[:-1])  # the last sum has one reader
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_strategy_can_schedule_it(name: str, lowered: Callable[[str], TaskGraph]) -> None:
     """The checker proves that what a task reads was written before, and is still there."""
@@ -118,7 +119,7 @@ def test_batch_norm_holds_four_activations_in_addition_to_its_convolution(
         assert inside[what] == 98 * MIB
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_resnet1001_and_1517_have_the_sizes_of_the_paper(lowered: Callable[[str], TaskGraph]) -> None:
     """Figure 9 implies 69,045 MB for ResNet-1001 (759.5 MB are a saving of 98.9 %), and the text gives roughly 100 GB
     for 1517. 69,261 MiB is the hand count of a network that halves its feature map one convolution later."""

@@ -95,11 +95,11 @@ def _small_efficientnet() -> nn.Module:
     )
 
 
-ONLY_SLOW = {
+ONLY_EXHAUSTIVE = {
     *("convnext", "efficientnet", "googlenet", "mnasnet", "mobilenet_v2", "mobilenet_v3", "regnet"),
     *("resnet50", "resnext50", "shufflenet", "swin", "vgg11_bn"),
 }
-"""Tested under every strategy by `make test-slow` only; relatives of theirs are tested always."""
+"""Tested under every strategy by `make test-exhaustive` only; relatives of theirs are tested always."""
 
 NETWORKS = {
     "alexnet": Network(_with_small_classifier("alexnet", 9216)),
@@ -139,7 +139,7 @@ NETWORKS = {
 
 
 EACH_NETWORK = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in ONLY_SLOW else []) for name in NETWORKS
+    pytest.param(name, marks=[pytest.mark.exhaustive] if name in ONLY_EXHAUSTIVE else []) for name in NETWORKS
 ]
 
 

@@ -2,6 +2,8 @@
 
 from functools import cache
 
+import pytest
+
 from membench.core.schedule import Schedule
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy, strategies
@@ -38,6 +40,15 @@ COMBINED = {name: each for name, each in VARIANTS.items() if DEVICE.type == "cpu
 plans, which take the time."""
 
 COMBINED_STRATEGIES = [name for name in strategies() if name in COMBINED]
+
+
+def marks_of(variant: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Return the marks of a test of a variant, which is slow where another one has the same kind of instructions and memory."""
+    return () if variant in DISTINCT else (pytest.mark.slow,)
+
+
+EACH_COMBINED = [pytest.param(name, marks=marks_of(name)) for name in COMBINED]
+EACH_COMBINED_STRATEGY = [pytest.param(name, marks=marks_of(name)) for name in COMBINED_STRATEGIES]
 
 
 @cache

@@ -21,7 +21,7 @@ def test_the_narrow_alexnet_has_its_layers() -> None:
     assert (kinds.count(nn.Conv2d), kinds.count(nn.Linear)) == (5, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_narrow_alexnet_learns() -> None:
     """Five epochs give 83 to 89 % (three seeds)."""
     torch.manual_seed(0)

@@ -102,7 +102,7 @@ def test_every_configuration_is_here() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in PUBLISHED]
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in LARGE else ()) for name in PUBLISHED]
 )
 def test_a_network_is_captured_with_the_published_parameters(name: str) -> None:
     model = read("model", name) | {"sequence_length": 8}
@@ -111,7 +111,7 @@ def test_a_network_is_captured_with_the_published_parameters(name: str) -> None:
     assert plan(graph, Eager(), COST, None).peak_bytes > 2 * 4 * PUBLISHED[name]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_decoder_of_seven_billion_parameters_is_planned_within_a_minute_and_4_gb() -> None:
     """In a process of its own: capture, plan and simulation of a whole sequence."""
     program = (

@@ -52,6 +52,7 @@ def test_both_programs_turn_by_the_same_angles() -> None:
         torch.testing.assert_close(gradient, other)
 
 
+@pytest.mark.slow
 def test_what_is_kept_orders_the_memory() -> None:
     found = {}
     for checkpointing in CHECKPOINTING:

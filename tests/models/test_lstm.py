@@ -78,6 +78,7 @@ def test_each_step_of_each_layer_is_a_layer_of_the_graph() -> None:
     assert [name for name in backward if ".cell" in name] == cells[::-1]
 
 
+@pytest.mark.slow
 def test_a_step_more_adds_the_same_tasks_and_no_gradient_of_a_weight() -> None:
     short, longer, longest = (_captured(steps=steps) for steps in (6, 7, 8))
     assert len(longest.tasks) - len(longer.tasks) == len(longer.tasks) - len(short.tasks) > 0

@@ -21,8 +21,9 @@ NAMES = sorted(
     path.stem for path in CONFIGURATIONS.glob("*.yaml") if "inputs" not in read("model", path.stem)
 )
 """Those of one input; `test_hugging_face` tests the others."""
-ONLY_SLOW = {"resnet1001", "resnet1172", "resnet1304"}
-"""Seconds each; the deepest of their family, resnet1517, is tested always."""
+ONLY_EXHAUSTIVE = {"resnet1001", "resnet1172", "resnet1304"}
+"""Seconds each; resnet1517, the deepest of their family, is tested by `make test-slow`."""
+SLOW = {"resnet695", "resnet1517"}
 KEYS = {"name", "module", "loss", "input_shape", "classes", "batch_size"}
 KEYS_OF_SEQUENCES = {"vocabulary", "target_shape"}
 TORCHVISION = {
@@ -54,7 +55,12 @@ def _example(name: str) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ONLY_SLOW else ()) for name in NAMES]
+    "name",
+    [
+        *sorted(set(NAMES) - SLOW - ONLY_EXHAUSTIVE),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(SLOW)),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in sorted(ONLY_EXHAUSTIVE)),
+    ],
 )
 def test_output_has_the_classes(name: str, configured_model: Build) -> None:
     configuration = OmegaConf.load(CONFIGURATIONS / f"{name}.yaml")
@@ -112,6 +118,7 @@ def test_training_step(name: str, configured_model: Build) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_networks_of_torchvision_are_captured_with_the_published_parameters(name: str) -> None:
     """The captured weights have the published size, and each gets a gradient: none is missing or frozen."""

@@ -49,7 +49,10 @@ def test_the_first_shortcut_of_resnet34_is_a_convolution_as_layrub_defines_it() 
     assert parameters == sum(parameter.numel() for parameter in plain.parameters()) + 64 * 64 + 2 * 64
 
 
-@pytest.mark.parametrize("depth", BLOCKS_PER_STAGE)
+@pytest.mark.parametrize(
+    "depth",
+    [pytest.param(depth, marks=pytest.mark.slow if depth > 1000 else ()) for depth in BLOCKS_PER_STAGE],
+)
 def test_imagenet_depth_counts_the_weight_layers(
     depth: int, configured_model: Callable[[str], nn.Module]
 ) -> None:
@@ -93,6 +96,7 @@ def test_unknown_depths_are_refused() -> None:
         cifar_resnet(57)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [34, 50])
 def test_the_shortcut_may_come_first_and_the_result_is_the_same(depth: int) -> None:
     plain, first = imagenet_resnet(depth), imagenet_resnet(depth, shortcut_first=True)

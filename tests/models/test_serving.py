@@ -28,7 +28,7 @@ def tiny(family: str) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
+    "family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in MORE)]
 )
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 def test_networks_decode_with_either_cache_and_without_values(family: str, kind: str) -> None:

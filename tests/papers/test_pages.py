@@ -49,6 +49,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {path.stem: path.read_text() for path in written}
 
 
+@pytest.mark.slow
 def test_pages_are_self_contained(pages: dict[str, str]) -> None:
     assert set(pages) == {"index", *PAPERS}
     for text in pages.values():

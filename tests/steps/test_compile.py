@@ -64,7 +64,7 @@ def digits_losses(module: nn.Module, strategy: str | None) -> tuple[list[float],
     return losses, step.schedule.rounding if step else 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_strategy_trains_on_digits_with_the_same_losses() -> None:
     torch.manual_seed(0)
     module = digits_cnn()
@@ -121,6 +121,7 @@ def test_the_plan_of_every_step_prints(batch: tuple[Tensor, Tensor]) -> None:
     assert last.startswith("schedule of Sequential (batch 2) by eager")
 
 
+@pytest.mark.slow
 def test_a_large_step_is_simulated_without_being_allocated() -> None:
     with torch.device("meta"):
         module = imagenet_resnet(50)
@@ -318,6 +319,7 @@ class Sharing(nn.Module):
         return self.frozen(self.tied(self.inner(inputs) + self.constant).relu()) + torch.tensor(0.5)
 
 
+@pytest.mark.slow
 def test_shared_unused_and_frozen_weights_and_constants() -> None:
     torch.manual_seed(0)
     module, data = Sharing(), (torch.randn(2, 4), torch.randint(4, (2,)))

@@ -119,7 +119,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, call: str, after: int) -> Iterator[
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MAKERS]
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.exhaustive) for n in MAKERS]
 )
 def test_weights_and_states_are_those_of_pytorch(name: str, work: Workload, tmp_path: Path) -> None:
     expected = plain(work, MAKERS[name])
@@ -181,7 +181,7 @@ def test_a_measured_step_has_times_of_the_disk_and_changes_nothing(work: Workloa
 
 
 @pytest.mark.parametrize("call", ["pwritev", "preadv"])
-@pytest.mark.parametrize("after", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 8))])
+@pytest.mark.parametrize("after", [3, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (0, 8))])
 def test_after_a_failure_each_weight_fits_its_states(
     call: str, after: int, work: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

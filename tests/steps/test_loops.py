@@ -110,6 +110,7 @@ def test_a_loss_with_weights_of_its_own(strategy: str) -> None:
     check_same(embed(strategy), embed(""))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_network_of_transformers_returns_its_own_class_for_sequences_of_two_lengths(strategy: str) -> None:
     config = GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=20, n_positions=8, use_cache=False)

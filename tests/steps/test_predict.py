@@ -31,6 +31,7 @@ def batch(size: int) -> tuple[Tensor, Tensor]:
     return torch.randn(size, 3, 16, 16), torch.randint(5, (size,))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=3),

@@ -39,6 +39,7 @@ def within(budget: int | None) -> dict[str, membench.SimulatedStep]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [None, 0.9, 0.6])
 def test_no_lossless_method_within_the_budget_is_faster(share: float | None) -> None:
     eager = simulated("eager", None)
@@ -53,6 +54,7 @@ def test_no_lossless_method_within_the_budget_is_faster(share: float | None) -> 
     assert "is the fastest of" in str(auto.plan)
 
 
+@pytest.mark.slow
 def test_a_budget_that_no_method_keeps_is_refused_with_the_least_need() -> None:
     with pytest.raises(InfeasibleSchedule) as refusal:
         simulated("auto", 1000)
@@ -67,6 +69,7 @@ def test_a_budget_that_no_method_keeps_is_refused_with_the_least_need() -> None:
     assert refusal.value.needed_bytes <= min(needs)
 
 
+@pytest.mark.slow
 def test_a_step_by_auto_computes_what_eager_does() -> None:
     results = []
     for strategy, budget in (("eager", None), ("auto", 900_000)):

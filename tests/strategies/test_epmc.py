@@ -140,7 +140,7 @@ def test_the_indices_of_pooling_are_stored_in_every_system(graph: TaskGraph) -> 
 
 
 @pytest.mark.parametrize(
-    "network", ["alexnet", pytest.param("googlenet", marks=pytest.mark.slow), "resnet18"]
+    "network", ["alexnet", pytest.param("googlenet", marks=pytest.mark.exhaustive), "resnet18"]
 )
 def test_measured_densities_are_room_enough_and_lossless_results_are_exact(network: str) -> None:
     case = reference(network)

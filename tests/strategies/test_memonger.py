@@ -37,6 +37,7 @@ def test_a_chain_of_equal_convolutions_holds_twice_the_square_root_of_its_depth(
     assert round(maps_held(Eager(), graph), 1) == root**2 + 1
 
 
+@pytest.mark.slow
 def test_four_times_the_depth_takes_twice_the_memory() -> None:
     shallow, deep = (
         maps_held(Memonger(), chain_of_convolutions(depth, normalized=True)) for depth in (25, 100)

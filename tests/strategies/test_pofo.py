@@ -69,6 +69,7 @@ def test_on_a_slow_link_it_is_as_fast_as_rotor(budget_bytes: int) -> None:
     assert step_s(schedule, cost) <= step_s(plan(CHAIN, Rotor(), cost, budget_bytes), cost)
 
 
+@pytest.mark.slow
 def test_both_together_are_faster_than_recomputation_alone() -> None:
     cost, faster = LinkOf(1e-3), []
     for graph in (CHAIN, chain_of_convolutions(9, normalized=True)):

@@ -45,6 +45,7 @@ def test_the_predicted_peak_of_a_network_is_the_allocators(network: str) -> None
     assert measured_bytes(work) == 2 * [predicted_bytes(reference(network).captured.graph)]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=ALL_PLANS, seed=st.integers(0, 1000), loss=st.sampled_from(sorted(LOSSES)))
 @example(layers=[("dropout in place", 0, 0), ("convolution", 0, 1)], seed=0, loss="masked")  # keeps numbers

@@ -35,8 +35,8 @@ def _needs(launcher: str) -> Any:
 
 LAUNCHERS = [
     pytest.param("basic"),
-    pytest.param("joblib", marks=[pytest.mark.slow, _needs("joblib")]),
-    pytest.param("submitit_local", marks=[pytest.mark.slow, _needs("submitit")]),
+    pytest.param("joblib", marks=[pytest.mark.exhaustive, _needs("joblib")]),
+    pytest.param("submitit_local", marks=[pytest.mark.exhaustive, _needs("submitit")]),
 ]
 
 
@@ -80,6 +80,7 @@ def _records(directory: Path) -> dict[tuple[str, int], dict[str, Any]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_each_fault_is_a_record_and_the_sweep_goes_on(launcher: str, tmp_path: Path) -> None:
     targets = ["membench.strategies.eager.Eager", *(f"tests.helpers.faults.{fault}" for fault in FAULTS)]
@@ -105,12 +106,13 @@ def test_each_fault_is_a_record_and_the_sweep_goes_on(launcher: str, tmp_path: P
     assert len(list(tmp_path.glob("outputs/*/*/*/record.json"))) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive),
         signal.SIGKILL,
     ],
 )
@@ -143,7 +145,7 @@ def test_a_sweep_that_was_stopped_finishes_the_rest_only(
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_sweeps_at_once_share_their_records(tmp_path: Path) -> None:
     words = ["batch_size=4,5,6", "strict=true"]
     for code, said, complained in [_end(sweep) for sweep in [_start(tmp_path, *words) for _ in range(2)]]:
@@ -154,7 +156,7 @@ def test_two_sweeps_at_once_share_their_records(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("outputs/2*/*/*/record.json"))) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_sweep_whose_reader_has_enough_keeps_what_it_made(tmp_path: Path) -> None:
     sweep = _start(tmp_path, "batch_size=4,5")
     assert sweep.stdout and sweep.stderr

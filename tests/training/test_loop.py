@@ -66,6 +66,7 @@ def values(epochs: list[Epoch]) -> list[tuple[float, float, float]]:
     return [(epoch.loss, epoch.training_accuracy, epoch.test_accuracy) for epoch in epochs]
 
 
+@pytest.mark.slow
 def test_a_lossless_strategy_gives_the_curve_and_weights_of_plain_pytorch_bit_for_bit(few: Dataset) -> None:
     expected_module = network()
     expected = plain_curve(expected_module, few)
@@ -128,6 +129,7 @@ def test_images_that_a_network_does_not_take_are_refused(few: Dataset) -> None:
         check_fit(few, {"name": "gpt2", "vocabulary": 50257, "inputs": {"input_ids": {"shape": [8]}}})
 
 
+@pytest.mark.slow
 def test_mmcnn_classifies_as_the_unlimited_network_does(few: Dataset) -> None:
     """Its Table 1, in kind: the paper's three accuracies change by up to 0.2 points, ours by none."""
     torch.manual_seed(0)

@@ -9,6 +9,7 @@ from membench.training.runs import run_seed
 from membench.training.threads import USER_S_VARIABLE, use_threads
 
 
+@pytest.mark.slow
 def test_a_small_network_trains_with_one_thread_and_the_record_has_the_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -26,6 +26,7 @@ def row(**changes: Any) -> Row:
     )
 
 
+@pytest.mark.slow
 def test_the_time_of_a_micro_batch_has_its_part_of_the_update() -> None:
     whole, without, part = (
         predict_rows([each])[0].values["step_time_s"]
@@ -44,6 +45,7 @@ def test_a_row_is_predicted_under_its_strategy() -> None:
     assert "no strategy 'nothing'" in predict_rows([row(step=step(strategy="nothing"))])[0].reason
 
 
+@pytest.mark.slow
 def test_a_compiler_that_keeps_layouts_is_predicted_so() -> None:
     module = {"_target_": "torchvision.models.resnet18"}
     loss = {"_target_": "membench.validation.networks.MeanLoss"}
@@ -56,6 +58,7 @@ def test_a_compiler_that_keeps_layouts_is_predicted_so() -> None:
     assert changed < kept
 
 
+@pytest.mark.slow
 def test_the_allocators_settings_are_the_rows_own() -> None:
     module = {"_target_": "torchvision.models.resnet18"}
     loss = {"_target_": "membench.validation.networks.MeanLoss"}
@@ -68,6 +71,7 @@ def test_the_allocators_settings_are_the_rows_own() -> None:
     assert default["allocated_bytes"] == expandable["allocated_bytes"]
 
 
+@pytest.mark.slow
 def test_the_largest_network_fills_the_device() -> None:
     device = configuration.load("device", "v100")
     small, between, large = (predictor_of(step(layers)) for layers in (4, 6, 8))

@@ -25,6 +25,7 @@ def fail(rows: Sequence[Row]) -> list[RowPrediction]:
     raise AssertionError("a row with a current prediction was predicted again")
 
 
+@pytest.mark.slow
 def test_a_prediction_is_made_once(tmp_path: Path) -> None:
     rows = ROWS[:3]
     made = Predictions(tmp_path, constant).of(rows, workers=1)
@@ -46,6 +47,7 @@ def test_a_network_that_does_not_exist_is_a_reason() -> None:
     assert not made.values and "resnet17" in made.reason
 
 
+@pytest.mark.slow
 def test_a_published_step_of_litgpt_has_the_memory_that_was_measured() -> None:
     pytest.importorskip("bitsandbytes")
     dataset = load_dataset(ROOT / "experiments" / "validation", "litgpt")
@@ -61,6 +63,7 @@ def test_a_row_that_is_not_run_has_its_reason() -> None:
     assert made == RowPrediction(reason="it is compiled")
 
 
+@pytest.mark.slow
 def test_the_timed_step_and_what_is_around_it_make_the_time() -> None:
     row = next(row for row in ROWS if row.network == "resnet18" and row.batch_size == 8)
     larger = {**row.step, "batch_size": 16}

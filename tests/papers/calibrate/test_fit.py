@@ -71,6 +71,7 @@ def rewritten(target: Path, system: str, *, own: bool) -> Path:
     return target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", SYSTEMS)
 def test_the_committed_file_is_what_the_command_writes(framework: str, fits: dict[str, Fit]) -> None:
     text = (CONF_DIRECTORY / "framework" / f"{framework}.yaml").read_text()
@@ -102,6 +103,7 @@ def test_assumed_constants_are_those_of_their_sources(framework: str, limit_gib:
     assert assumed["autotuner"]["limit_bytes"] == limit_gib * GIB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("framework", "system"), SYSTEMS.items())
 def test_numbers_of_other_systems_do_not_matter(
     framework: str,

@@ -44,7 +44,7 @@ def test_throughput_grows_with_the_batch() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_framework_has_the_fitted_constants() -> None:
     efficiency = configuration.load("framework", "modnn").efficiency
     found = dict(re.findall(r"^(\w+): (\S+)", fit_waves(), flags=re.MULTILINE))

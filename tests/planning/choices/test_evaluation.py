@@ -50,6 +50,7 @@ def evaluators() -> dict[str, Evaluator]:
     return found | {"with delays": Evaluator(Problem(graphs["resnet"], DELAYING, 1))}
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     name=st.sampled_from(["chain", "densenet", "resnet", "weights at home", "half of them", "with delays"]),

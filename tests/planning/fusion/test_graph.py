@@ -30,6 +30,7 @@ def one_by_one(tmp_path: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_fused_step_has_the_bits_of_its_operators(name: str) -> None:
@@ -42,7 +43,7 @@ def test_a_fused_step_has_the_bits_of_its_operators(name: str) -> None:
         check_exact(case, step)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_fused_steps_of_all_networks_have_the_stated_peak(name: str) -> None:

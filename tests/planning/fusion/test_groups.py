@@ -89,7 +89,7 @@ def inductors_groups(work: Workload, loops: Collection[str] = LOOPS, *, on_cpu: 
     return {compared(names, loops) for names in found}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SHARES)
 def test_most_groups_are_inductors(name: str) -> None:
     work = workload(NETWORKS[name], name)
@@ -100,7 +100,7 @@ def test_most_groups_are_inductors(name: str) -> None:
     assert share >= SHARES[name], others
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("of_halves", "on_cpu"), [(False, True), (False, False), (True, False)])
 def test_rotations_are_inductors_groups(of_halves: bool, on_cpu: bool) -> None:
     """On the CPU the loops that write the parts of a concatenation are in Inductor's kernel of what reads it."""

@@ -76,7 +76,7 @@ def test_fused_rotations_have_the_bits_of_their_operators(
             check_exact(case, step)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("of_halves", JOINS)
 def test_compiled_rotations_are_close_to_eager_pytorch(of_halves: bool, on_cpu: bool, tmp_path: Path) -> None:

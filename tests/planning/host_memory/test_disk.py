@@ -140,7 +140,7 @@ def test_places_of_buffers_do_not_overlap_while_they_are_open() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 60))]
+    "seed", [*range(2), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 60))]
 )
 def test_random_schedules_compute_the_same_bits(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)

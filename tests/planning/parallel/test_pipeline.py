@@ -135,7 +135,7 @@ def test_gradients_of_inputs_come_before_those_of_weights(captured: TaskGraph) -
     assert weights[0] < sends[1] < weights[-1]
 
 
-STRATEGIES = ["pytorch", "eager", "capuchin", pytest.param("joint", marks=pytest.mark.slow)]
+STRATEGIES = ["pytorch", "eager", "capuchin", pytest.param("joint", marks=pytest.mark.exhaustive)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -13,6 +13,7 @@ from tests.helpers.checks import check_results_and_peak
 from tests.helpers.networks import COST, reference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alexnet", "googlenet", "squeezenet"])
 def test_a_step_with_narrow_maps_gives_the_same_bits(name: str) -> None:
     case = reference(name)

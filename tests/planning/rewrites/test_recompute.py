@@ -72,6 +72,7 @@ def random_segments(graph: TaskGraph, seed: int, count: int) -> list[Segment]:
     return [Segment(frozenset(blocks), draw.random() < 0.5) for blocks in asked[1:]]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000), count=st.integers(1, 4))
 def test_results_are_exact_with_any_activations_dropped(
@@ -84,6 +85,7 @@ def test_results_are_exact_with_any_activations_dropped(
         check_exact(case, step)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000), count=st.integers(1, 4))
 def test_an_order_predicts_the_peak_of_its_schedule(

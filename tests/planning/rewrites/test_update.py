@@ -212,6 +212,7 @@ def test_an_update_does_not_keep_a_method_from_recomputing(method: Strategy) -> 
 # ---- in the backward pass -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, name=st.sampled_from(sorted(MAKERS)), room=st.floats(0, 1))
 def test_every_strategy_schedules_updates_in_the_backward_pass(

@@ -64,11 +64,13 @@ def test_the_ranks_of_a_ring_compute_together_what_causal_attention_does() -> No
     assert 2 * attention_operations({"fsdp": 2, "cp": 2}) == attention_operations({"fsdp": 4})
 
 
+@pytest.mark.slow
 def test_weights_are_in_shards_over_both_axes() -> None:
     parts = [predicted(axes).parts_bytes for axes in ({"fsdp": 4}, {"fsdp": 2, "cp": 2}, {"cp": 4})]
     assert len({(each["weights"], each["optimizer state"]) for each in parts}) == 1
 
 
+@pytest.mark.slow
 def test_a_sequence_twice_as_long_on_twice_the_ranks_needs_no_more_memory() -> None:
     short, long = predicted({"fsdp": 4}), predicted({"fsdp": 2, "cp": 2}, 2 * LENGTH)
     whole = predicted({"fsdp": 4}, 2 * LENGTH)
@@ -77,6 +79,7 @@ def test_a_sequence_twice_as_long_on_twice_the_ranks_needs_no_more_memory() -> N
     assert added < 0.25 * (whole.allocated_bytes - short.allocated_bytes)
 
 
+@pytest.mark.slow
 def test_stages_and_divided_weights_combine_with_it() -> None:
     alone, both = predicted({"fsdp": 2, "cp": 2}), predicted({"cp": 2, "tp": 2})
     assert both.allocated_bytes < alone.allocated_bytes

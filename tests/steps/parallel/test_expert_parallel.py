@@ -110,6 +110,7 @@ def test_experts_are_in_shards_over_fewer_ranks_than_other_weights() -> None:
     assert {axis for name, axis in gathered.items() if name not in of_experts} == {"fsdp+ep"}
 
 
+@pytest.mark.slow
 def test_each_rank_has_its_part_of_all_weights_and_gathers_only_its_own_experts() -> None:
     parts = [predicted(axes).parts_bytes for axes in ({"fsdp": 4}, {"fsdp": 2, "ep": 2}, {"ep": 4})]
     assert len({(each["weights"], each["optimizer state"]) for each in parts}) == 1

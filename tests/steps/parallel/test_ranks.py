@@ -48,6 +48,7 @@ def test_more_ranks_hold_less_and_take_part_in_collectives() -> None:
     assert eight.batch_size == one.batch_size == 4096
 
 
+@pytest.mark.slow
 def test_a_slower_network_takes_longer_and_only_between_hosts() -> None:
     slow = replace(CLUSTER, network_bytes_per_s=1e9)
     assert predicted(slow).step_time_s == predicted().step_time_s

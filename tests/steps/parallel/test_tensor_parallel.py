@@ -56,6 +56,7 @@ def buffers_bytes(module: nn.Module) -> int:
     return sum(buffer.nbytes for buffer in module.buffers())
 
 
+@pytest.mark.slow
 def test_ranks_divide_weights_and_states_and_wait_for_collectives() -> None:
     one, eight = predicted(cluster=None, device="h100"), predicted(parallel={"tp": 8})
     both = predicted(parallel={"fsdp": 2, "tp": 4})
@@ -69,7 +70,7 @@ def test_ranks_divide_weights_and_states_and_wait_for_collectives() -> None:
     assert eight.parts_bytes["optimizer state"] < one.parts_bytes["optimizer state"] / 7
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_strategy_of_one_rank_schedules_a_divided_step() -> None:
     plain = predicted(parallel={"tp": 2, "dp": 4})
     for strategy in ("eager", "joint", "layrub_hybrid"):

@@ -125,6 +125,7 @@ def test_a_simulated_step_is_the_predicted_one() -> None:
         assert (step.predicted_peak_bytes, step.step_time_s) == (found.allocated_bytes, found.step_time_s)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_methods_plan_over_fused_tasks(eager: Prediction) -> None:
     module = copy.deepcopy(network())
     fused = predicted(module, kernels="inductor", strategy="joint")

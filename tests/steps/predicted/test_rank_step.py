@@ -106,6 +106,7 @@ def test_updates_in_the_backward_pass_read_gradients_that_share_a_buffer() -> No
     assert within <= behind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [Checkpointing.FULL, Checkpointing.EVERY_SECOND])
 def test_what_blocks_compute_again_belongs_to_their_stage(mode: Checkpointing) -> None:
     """Collectives of tensor parallelism that run between a block's modules included."""

@@ -55,6 +55,7 @@ def networks(build: Any) -> tuple[nn.Module, nn.Module]:
     return module, copy.deepcopy(module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [gpt2, bert])
 def test_a_wrapped_network_has_one_capture_for_each_bucket_and_the_same_gradients(build: Any) -> None:
     plain, module = networks(build)

@@ -31,9 +31,10 @@ def host_copies_bytes(schedule: Schedule) -> int:
     return sum(schedule.graph.blocks[block].size_bytes for block in offloaded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
-    ["layrub_hybrid", *(pytest.param(name, marks=pytest.mark.slow) for name in ("eager", "memonger"))],
+    ["layrub_hybrid", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("eager", "memonger"))],
 )
 def test_twenty_shapes_take_the_stated_memory(strategy: str) -> None:
     torch.manual_seed(0)

@@ -105,6 +105,7 @@ def test_a_module_that_fails_in_evaluation_mode_is_compiled_in_micro_batches() -
     assert torch.isfinite(step((INPUTS, LABELS), ()))
 
 
+@pytest.mark.slow
 def test_a_sum_is_refused_where_weights_are_in_host_memory() -> None:
     layers = [each for _ in range(6) for each in (nn.Linear(64, 64), nn.ReLU())]
     module, batch = nn.Sequential(*layers, nn.Linear(64, 4)), (torch.randn(6, 64), LABELS)

@@ -40,6 +40,7 @@ def bound_s(graph: TaskGraph, budget_bytes: int) -> float | None:
     return relaxed.step_s if relaxed else None
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(sizes=SMALL_CHAINS, spare_bytes=st.integers(0, 3))
 def test_the_bound_the_fastest_schedule_and_the_method_are_in_order(
@@ -123,6 +124,7 @@ def test_the_bound_rises_as_the_budget_falls_and_ends_where_nothing_fits() -> No
     assert times[-1] == pytest.approx(problem.compute_s)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(length=st.integers(6, 12), share=st.floats(0.2, 0.9), moments=st.integers(2, 12))
 def test_fewer_moments_lower_the_bound(length: int, share: float, moments: int) -> None:

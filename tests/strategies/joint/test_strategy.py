@@ -57,6 +57,7 @@ def graph() -> TaskGraph:
         return graph_of(resnet18(), 3, 224)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_it_is_not_slower_than_another_method_at_its_peak(graph: TaskGraph, name: str) -> None:
     other = plan(graph, find_strategy(name)(), K40M, None)
@@ -74,6 +75,7 @@ def test_it_is_not_slower_than_a_published_planner_within_the_same_budget(name: 
     assert step_time_s(schedule, K40M) <= step_time_s(other, K40M) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_a_tiny_graph_takes_as_long_as_by_checkmate_at_most() -> None:
     graph, cost = chain_of_sizes([4, 3, 4, 5, 4]), UnitCost()
     most_bytes = plan(graph, find_strategy("eager")(), cost, None).peak_bytes
@@ -111,6 +113,7 @@ SMALL_NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 """With the channels of their images."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_NETWORKS)
 def test_the_budget_that_a_refusal_names_is_kept(name: str) -> None:
     build, channels = SMALL_NETWORKS[name]
@@ -145,6 +148,7 @@ def test_without_a_budget_nothing_leaves_where_copies_delay_kernels(graph: TaskG
     assert not any(isinstance(instruction, Offload) for instruction in schedule.instructions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["modnn", "torch7"])
 def test_it_chooses_algorithms_as_well_as_a_method_that_chooses_them_alone(
     graph: TaskGraph, framework: str
@@ -166,6 +170,7 @@ def test_it_chooses_algorithms_as_well_as_a_method_that_chooses_them_alone(
         assert step_s <= bound_s * 1.15
 
 
+@pytest.mark.slow
 def test_encodings_that_help_only_together_are_found() -> None:
     cost = RooflineCost(
         load("device", "rtx3090"), load("framework", "pytorch").efficiency, load("machine", "server")
@@ -183,6 +188,7 @@ def test_nothing_leaves_where_everything_fits(graph: TaskGraph) -> None:
     assert plan(graph, Joint(), K40M, eager.peak_bytes).note == eager.note
 
 
+@pytest.mark.slow
 def test_a_smaller_budget_takes_longer_until_it_is_refused(graph: TaskGraph) -> None:
     most_bytes = plan(graph, find_strategy("eager")(), K40M, None).peak_bytes
     with pytest.raises(InfeasibleSchedule) as refusal:
@@ -203,6 +209,7 @@ def test_the_certificate_is_printed(graph: TaskGraph) -> None:
     assert "no schedule takes less than" in str(schedule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
     graph = updated_layers(24, name)
@@ -218,6 +225,7 @@ def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
     assert on_host and at_home == {block for task in on_host for block in task.writes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_a_short_step_is_close_to_the_bound_of_all_updates_on_the_host(name: str) -> None:
     """The bound over every choice of updates is lower: it moves fractions of them."""
@@ -251,6 +259,7 @@ def updated_layers(number: int, name: str) -> TaskGraph:
     return COST.annotate(add_update(capture(work).graph, update))
 
 
+@pytest.mark.slow
 def test_weights_leave_where_that_is_faster() -> None:
     layers = [module for _ in range(8) for module in (nn.Linear(1024, 1024), nn.ReLU())]
     with torch.device("meta"):
@@ -274,6 +283,7 @@ def test_weights_leave_where_that_is_faster() -> None:
     assert at_home == [True, True, False], "they leave only where that makes the step faster"
 
 
+@pytest.mark.slow
 def test_a_step_whose_weights_come_from_the_host_gives_the_same_bits() -> None:
     torch.manual_seed(0)
     layers = [module for _ in range(6) for module in (nn.Linear(64, 64), nn.ReLU())]

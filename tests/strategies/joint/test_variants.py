@@ -97,6 +97,7 @@ def any_variant(variants: Variants, rng: random.Random) -> Variant:
     return Variant(is_joined, some(most.masked), some(most.narrowed), algorithms)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     layers=LAYERS, framework=st.sampled_from(FRAMEWORKS), seed=st.integers(0, 10_000), room=st.floats(0, 1)
@@ -135,6 +136,7 @@ def test_plans_of_variants_give_the_same_bits_and_hold_what_they_state(name: str
         check_results_and_peak(case, emit("joint", evaluator.plan(choices, 10**15), None))
 
 
+@pytest.mark.slow
 def test_encodings_are_taken_where_the_link_is_slow_and_left_where_memory_suffices() -> None:
     layers = ["in place", "pool", "in place", "pool", "convolution"]
     graph, cost = lowered(tuple(layers), "pytorch")
@@ -144,6 +146,7 @@ def test_encodings_are_taken_where_the_link_is_slow_and_left_where_memory_suffic
     assert not encoded[0] and encoded[1]
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(layers=LAYERS, framework=st.sampled_from(FRAMEWORKS), share=st.floats(0.3, 1))
 def test_no_other_method_is_faster_than_the_bound_or_than_joint(

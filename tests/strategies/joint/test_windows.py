@@ -59,6 +59,7 @@ def test_slow_collectives_raise_the_bound_to_the_time_of_all_of_them() -> None:
     assert bound.step_s > collectives_s
 
 
+@pytest.mark.slow
 def test_joint_is_never_slower_than_the_program_and_gathers_less_where_it_has_more_memory() -> None:
     graph, cost = sharded_graph(), Collectives(8.0, copying=1000.0, share=0.1)
     given_back, stay = (plan(each, PyTorch(), cost, None) for each in (graph, gathered_once(graph)))

@@ -126,6 +126,7 @@ def test_intra_layer_reuse_gives_every_gradient_the_space_of_its_activation(chai
     assert reused == pytest.approx(outputs_and_masks, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [LayrubInter(), LayrubHybrid(), LayrubHybrid(fixed_region=True), LayrubHybrid(True, only_needed=False)],

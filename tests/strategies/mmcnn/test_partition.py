@@ -82,6 +82,7 @@ def within_the_bound(layer: nn.Module, images: Tensor, ours: Tensor, products: i
 ROWS, CHANNELS = st.integers(1, 9), st.integers(1, 12)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     kernel=st.integers(1, 4), stride=st.integers(1, 3), padding=st.integers(0, 2), dilation=st.integers(1, 2),
@@ -201,12 +202,13 @@ def test_what_was_in_parts_before_leaves_no_trace(tries: list[list[int]]) -> Non
         assert all(one is other for one, other in zip(pieces, again, strict=True))
 
 
-SLOW = [
-    pytest.param(name, marks=pytest.mark.slow) for name in ("mobilenet_v2", "densenet121", "efficientnet_b0")
+ONLY_EXHAUSTIVE = [
+    pytest.param(name, marks=pytest.mark.exhaustive)
+    for name in ("mobilenet_v2", "densenet121", "efficientnet_b0")
 ]
 
 
-@pytest.mark.parametrize("name", ["resnet18", "shufflenet_v2_x0_5", *SLOW])
+@pytest.mark.parametrize("name", ["resnet18", "shufflenet_v2_x0_5", *ONLY_EXHAUSTIVE])
 def test_a_partitioned_network_gives_the_same_output(name: str) -> None:
     torch.manual_seed(0)
     module, images = getattr(zoo, name)(num_classes=10), torch.randn(1, 3, 64, 64)

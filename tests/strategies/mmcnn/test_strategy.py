@@ -112,7 +112,7 @@ def difference(name: str, output: Tensor) -> float:
 
 
 FAST = ("resnet18", "squeezenet1_1")
-EACH_NETWORK = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in NETWORKS]
+EACH_NETWORK = [pytest.param(n, marks=() if n in FAST else pytest.mark.exhaustive) for n in NETWORKS]
 
 
 @pytest.mark.parametrize("limit_mib", [200, 100, 50, 10, 5])

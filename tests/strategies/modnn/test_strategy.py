@@ -155,6 +155,7 @@ def test_a_task_waits_only_for_the_transfers_that_it_depends_on() -> None:
     assert any(isinstance(item, Offload) for item in schedule.instructions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["squeezenet", "resnet18", "densenet"])
 def test_budgets_are_kept_on_the_cpu_with_the_bits_of_eager(network: str) -> None:
     case = reference(network)
@@ -182,8 +183,10 @@ def on_a_k40(*, full_duplex: bool = True) -> CostModel:
 EIGHT = ("alexnet", "lstm", "resnet18", "densenet", "googlenet", "shufflenet", "squeezenet", "vgg11_bn")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "network", [pytest.param(name, marks=pytest.mark.slow if name in EIGHT[3:] else ()) for name in EIGHT]
+    "network",
+    [pytest.param(name, marks=pytest.mark.exhaustive if name in EIGHT[3:] else ()) for name in EIGHT],
 )
 def test_more_memory_never_costs_time(network: str) -> None:
     """Twelve budgets from the lower bound of one sample to what Equation 8 counts for the whole batch."""
@@ -210,9 +213,13 @@ PAPERS_BATCH_SIZES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
-    [pytest.param(m, marks=() if m in ("fcn8s", "vgg16") else pytest.mark.slow) for m in PAPERS_BATCH_SIZES],
+    [
+        pytest.param(m, marks=() if m in ("fcn8s", "vgg16") else pytest.mark.exhaustive)
+        for m in PAPERS_BATCH_SIZES
+    ],
 )
 def test_it_is_not_slower_than_vdnn_and_layrub_within_the_same_budget(model: str) -> None:
     """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small activation."""
@@ -234,6 +241,7 @@ def test_it_is_not_slower_than_vdnn_and_layrub_within_the_same_budget(model: str
         assert step_time_s(Modnn(), budget_gib, None) <= min(others_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy", [Modnn(), VdnnDyn(["all"]), LayrubHybrid()], ids=lambda strategy: strategy.name
 )
@@ -301,6 +309,7 @@ def test_weights_may_live_on_the_host(micro_batch: int) -> None:
         step.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch", [2, 1])
 def test_each_micro_batch_loads_its_own_inputs_and_labels(micro_batch: int) -> None:
     case = reference("squeezenet")

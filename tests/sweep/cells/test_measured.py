@@ -126,6 +126,7 @@ def test_the_process_of_a_gpu_gets_growing_segments_and_for_m_engines_without_wo
     assert environment({**gpu, "budget": "12 GB"}) == environment(gpu)
 
 
+@pytest.mark.slow
 def test_a_process_on_the_cpu_keeps_the_memory_that_it_frees() -> None:
     program = """
 import resource, torch

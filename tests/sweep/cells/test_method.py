@@ -30,6 +30,7 @@ def test_a_simulated_cell_plans_with_densities_measured_on_the_model_at_the_seed
     assert planned(record("strategy.density=0.25")) == pytest.approx(0.25, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_measured_cell_has_room_for_what_dropout_leaves() -> None:
     measured = record("strategy.density=measured", "backend=cpu")
     assert planned(measured) < 0.9

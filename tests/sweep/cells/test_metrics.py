@@ -85,6 +85,7 @@ def test_numbers_of_layers_are_kept_apart() -> None:
     assert not any(":" in name for name in record.metrics)
 
 
+@pytest.mark.slow
 def test_a_measured_record_has_a_papers_numbers_of_memory() -> None:
     measured, simulated = (_metrics("vdnn_all", paper="vdnn", backend=name) for name in ("cpu", "simulated"))
     assert "unused_by_any_layer_bytes" in measured and "oracular_compute_time_s" not in measured

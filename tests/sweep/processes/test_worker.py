@@ -35,6 +35,7 @@ def _wait_for(path: Path) -> str:
     return path.read_text()
 
 
+@pytest.mark.slow
 def test_a_child_makes_the_record_that_this_process_would(worker: Worker) -> None:
     assert worker.run(small_cell()) == run_cell(small_cell())
 
@@ -115,6 +116,7 @@ def test_the_next_cell_of_a_gpu_has_a_child_that_imports_meanwhile(
     assert Prepared.ran == prepared
 
 
+@pytest.mark.slow
 def test_closing_workers_interrupts_a_cell_that_runs(tmp_path: Path) -> None:
     note, ended = tmp_path / "started", []
     hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}

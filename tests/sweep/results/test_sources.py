@@ -42,6 +42,7 @@ def _hash() -> str:
     return sources.sources_hash({"model": {"module": {"_target_": "mynets.net.Net"}}, "losses": [{"p": 1}]})
 
 
+@pytest.mark.slow
 def test_what_is_imported_counts_and_what_is_not_does_not(package: Path) -> None:
     before = _hash()
     (package / "other.py").write_text("changed = True\n")
