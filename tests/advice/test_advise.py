@@ -52,7 +52,6 @@ def advice(kept_planners: None) -> membench.Advice:
     )
 
 
-@pytest.mark.slow
 def test_plain_pytorch_is_what_predict_predicts(advice: membench.Advice) -> None:
     step = (network(), nn.CrossEntropyLoss(), batch())
     assert advice.plain == membench.predict(*step, device=small_card(), optimizer="adamw")

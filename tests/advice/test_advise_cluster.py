@@ -168,6 +168,7 @@ def test_blocks_are_compiled_each_by_itself(exhaustive: membench.ClusterAdvice, 
     assert ("compiled block by block" if kernels else "compiled as given") in next(iter(lines(found)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", ["dp", "tp", "pp"])
 def test_a_row_is_what_predict_predicts(exhaustive: membench.ClusterAdvice, axis: str) -> None:
     plan = next(
@@ -213,6 +214,7 @@ def test_a_deep_network_has_the_numbers_of_a_copy_with_few_blocks(kind: Checkpoi
     assert cluster_jobs.numbers_of(step, cluster_jobs.Variant(kind, 1)) is None
 
 
+@pytest.mark.slow
 def test_code_divides_a_model_over_tensor_parallel_ranks_and_stages(
     exhaustive: membench.ClusterAdvice,
 ) -> None:
@@ -235,6 +237,7 @@ def test_code_divides_a_model_over_tensor_parallel_ranks_and_stages(
     assert options["--training.local_batch_size"] == "8" and options["--training.global_batch_size"] == "16"
 
 
+@pytest.mark.slow
 def test_the_table_and_the_values_have_the_rows(exhaustive: membench.ClusterAdvice) -> None:
     text = "\n".join(lines(exhaustive))
     assert "Llama, bf16, adamw, simulated on 4 x h100" in text
@@ -245,6 +248,7 @@ def test_the_table_and_the_values_have_the_rows(exhaustive: membench.ClusterAdvi
     assert rates == sorted(rates, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", Checkpointing)
 @pytest.mark.parametrize("reshard", [True, False])
 @pytest.mark.parametrize("replicas", [1, 2])

@@ -192,6 +192,7 @@ def test_experts_are_divided_and_nothing_else_with_them(mixtures: ClusterAdvice)
     assert not any("ep" in each and {"cp", "tp"} & each.keys() for each in parallel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [{"fsdp": 2, "ep": 2}, {"pp": 2, "ep": 2}])
 def test_a_row_with_experts_is_what_predict_predicts(
     mixtures: ClusterAdvice, parallel: dict[str, int]

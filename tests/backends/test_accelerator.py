@@ -25,7 +25,7 @@ from tests.helpers.fake_accelerator import FakeAccelerator, fake_accelerator
 from tests.helpers.networks import COST, run_step
 from tests.helpers.random_networks import PLANS, random_reference
 from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
-from tests.helpers.variants import VARIANTS, marks_of
+from tests.helpers.variants import EACH_VARIANT, VARIANTS
 
 CPU = torch.device("cpu")
 POISON = 0xFF
@@ -164,7 +164,7 @@ def test_host_memory_that_cannot_be_locked_is_refused(
         run(AcceleratorBackend(schedule, CPU), schedule)
 
 
-@pytest.mark.parametrize("strategy", [pytest.param(name, marks=marks_of(name)) for name in sorted(VARIANTS)])
+@pytest.mark.parametrize("strategy", EACH_VARIANT)
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000))
 def test_random_networks_are_exact_under_every_strategy(

@@ -35,6 +35,7 @@ def test_it_writes_a_table_and_a_picture(frontier: Path, rows: list[Row]) -> Non
     assert list(dict.fromkeys(row["strategy"] for row in rows)) == list(STRATEGIES)
 
 
+@pytest.mark.slow
 def test_no_peak_exceeds_its_budget_and_only_some_strategies_take_one(rows: list[Row]) -> None:
     budgeted = [row for row in rows if row["budget_bytes"]]
     assert all(int(row["peak_bytes"]) <= int(row["budget_bytes"]) for row in budgeted)
@@ -42,6 +43,7 @@ def test_no_peak_exceeds_its_budget_and_only_some_strategies_take_one(rows: list
     assert "eager" not in {row["strategy"] for row in budgeted}
 
 
+@pytest.mark.slow
 def test_no_strategy_is_faster_than_the_bound_of_a_budget_that_it_keeps(rows: list[Row]) -> None:
     bounds = {
         int(row["budget_bytes"]): float(row["lower_bound_s"])
@@ -54,6 +56,7 @@ def test_no_strategy_is_faster_than_the_bound_of_a_budget_that_it_keeps(rows: li
         assert min(within) >= bound_s * (1 - 1e-5)
 
 
+@pytest.mark.slow
 def test_joint_is_the_fastest_within_each_of_its_budgets(rows: list[Row]) -> None:
     ours = [row for row in rows if row["strategy"] == "joint" and row["budget_bytes"]]
     for own in ours:
@@ -63,6 +66,7 @@ def test_joint_is_the_fastest_within_each_of_its_budgets(rows: list[Row]) -> Non
         assert float(own["step_time_s"]) <= min(within) * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_a_smaller_budget_is_never_faster(rows: list[Row]) -> None:
     ours = sorted(
         (int(row["budget_bytes"]), float(row["step_time_s"]))

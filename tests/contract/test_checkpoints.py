@@ -42,6 +42,7 @@ def test_as_the_program_runs_it_results_and_the_allocators_peak_are_exact(name: 
     check_results_and_peak(case, schedule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKPOINTED)
 def test_joint_plans_the_step_without_the_regions_to_the_programs_bits(name: str) -> None:
     case = case_of(name)

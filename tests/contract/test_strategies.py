@@ -13,10 +13,12 @@ from membench.steps.plan import plan
 from tests.helpers.checks import check_exact, check_results_and_peak, step_of
 from tests.helpers.devices import allocator_peak_bytes
 from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, ONLY_EXHAUSTIVE, reference
-from tests.helpers.variants import OPTIONS, VARIANTS, marks_of, planned
+from tests.helpers.variants import EACH_VARIANT, OPTIONS, VARIANTS, marks_of, planned
 
 OF_EVERY_KIND = {"alexnet", "densenet", "lstm", "resnet18", "vit"}
 """On these networks options of a strategy are tested always; on the others by `make test-exhaustive` alone."""
+DEEP = {"densenet", "resnet18"}
+"""Networks that take half of the time; `make test-slow` runs variants on them whose kind another one has."""
 MAY_MOVE_WEIGHTS = {"auto", "joint", "ratel", "zero_infinity", "zero_offload"}
 """Variants that keep weights in host memory, always or where nothing else is enough."""
 SEARCHES = {"auto", "joint"}
@@ -25,10 +27,11 @@ EACH_VARIANT_AND_NETWORK = [
     pytest.param(
         variant,
         name,
-        marks=pytest.mark.exhaustive if is_exhaustive else marks_of(variant) if variant in OPTIONS else (),
+        marks=pytest.mark.exhaustive if is_exhaustive else marks_of(variant) if is_slow else (),
     )
     for name in NETWORKS
     for variant in VARIANTS
+    for is_slow in [variant in OPTIONS or name in DEEP]
     for is_exhaustive in [name in ONLY_EXHAUSTIVE or (variant in OPTIONS and name not in OF_EVERY_KIND)]
 ]
 
@@ -59,7 +62,7 @@ def test_nothing_is_copied_twice_and_all_of_it_comes_back(variant: str) -> None:
     assert copied_bytes(schedule, Offload) == sum(schedule.graph.blocks[b].size_bytes for b in set(out))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", EACH_VARIANT)
 def test_a_budget_is_kept_or_refused(variant: str) -> None:
     network = "vit" if variant in SEARCHES else "resnet18"
     case = reference(network)

@@ -107,7 +107,7 @@ def case(name: str, *, trains: bool) -> Workload:
     )
 
 
-CASES = ("masked", "gcn", "gat", "fasterrcnn", "retinanet")
+CASES = ("masked", "gcn", "gat", pytest.param("fasterrcnn", marks=pytest.mark.slow), "retinanet")
 
 
 def plain(work: Workload) -> tuple[list[Any], list[Tensor | None]]:

@@ -163,6 +163,7 @@ def _cell(**changed: Any) -> dict[str, Any]:
 # ---- commands, files, numbers -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", LINES)
 def test_commands_are_commands(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

@@ -88,6 +88,7 @@ def test_cells_are_what_hydra_composes_from_the_same_values(paper: Paper) -> Non
             assert cell_configuration(compose("config", _overrides(paper, cell))) == configurations[cell]
 
 
+@pytest.mark.slow
 def test_every_experiment_runs_on_a_small_network(paper: Paper, tmp_path: Path) -> None:
     """In a fast mode: each cell with its own system, device and options, but LeNet and a batch of four."""
     small = {"model": read("model", "lenet"), "batch_size": 4}

@@ -47,6 +47,7 @@ def marks_of(variant: str) -> tuple[pytest.MarkDecorator, ...]:
     return () if variant in DISTINCT else (pytest.mark.slow,)
 
 
+EACH_VARIANT = [pytest.param(name, marks=marks_of(name)) for name in VARIANTS]
 EACH_COMBINED = [pytest.param(name, marks=marks_of(name)) for name in COMBINED]
 EACH_COMBINED_STRATEGY = [pytest.param(name, marks=marks_of(name)) for name in COMBINED_STRATEGIES]
 

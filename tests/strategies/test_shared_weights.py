@@ -13,6 +13,7 @@ from membench.planning.memory.liveness import peak_bytes
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy, strategies
 from tests.helpers.networks import COST
+from tests.helpers.variants import marks_of
 
 
 @cache
@@ -23,7 +24,7 @@ def _graph(steps: int) -> TaskGraph:
     return capture(Workload("lstm", module, SequenceLoss(), (tokens,), (tokens,))).graph
 
 
-@pytest.mark.parametrize("strategy", strategies())
+@pytest.mark.parametrize("strategy", [pytest.param(name, marks=marks_of(name)) for name in strategies()])
 def test_partial_gradients_do_not_pile_up(strategy: str) -> None:
     held = [
         peak_bytes(

@@ -81,6 +81,7 @@ def test_the_committed_file_is_what_the_command_writes(framework: str, fits: dic
     assert loaded.efficiency == fits[framework].efficiency
 
 
+@pytest.mark.slow
 def test_the_command_restores_constants_and_residuals_and_keeps_comments(caffe: Fit) -> None:
     text = (CONF_DIRECTORY / "framework" / "caffe.yaml").read_text()
     other = re.sub(r"(?m)^( *(?!prefetched)[a-z_]+: )[\d.]+", r"\g<1>5", text)
@@ -121,6 +122,7 @@ def test_numbers_of_other_systems_do_not_matter(
     assert slower.arithmetic < fits[framework].efficiency.arithmetic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "strategy", "model", "steps"),
     [
@@ -149,6 +151,7 @@ def test_residuals_are_those_of_a_simulated_step(
     assert 20 * steps * step_time_s == pytest.approx(residual.fitted, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_fitted_rows_are_those_of_the_baseline(fits: dict[str, Fit]) -> None:
     assert {name: [residual.row.value for residual in fitted.times] for name, fitted in fits.items()} == {
         "caffe": [2.148, 7.223, 20.808, 91.815, 9.726, 37.387, 55.131, 79.397],
@@ -163,6 +166,7 @@ def test_fitted_rows_are_those_of_the_baseline(fits: dict[str, Fit]) -> None:
     assert memory == {"caffe": [("titan_z", 4426), ("k40m", 4430), ("k40m", 11425), ("k40m", 11239)]}
 
 
+@pytest.mark.slow
 def test_large_networks_are_met(fits: dict[str, Fit]) -> None:
     """Networks in the range of the fits: those whose own arithmetic and traffic fill the time."""
     small, limits = ("LeNet", "Cifar10_quick"), {"caffe": 0.07, "mxnet": 0.16, "tensorflow": 0.22}
@@ -176,6 +180,7 @@ def test_large_networks_are_met(fits: dict[str, Fit]) -> None:
     assert all(abs(residual.error) < 0.007 for residual in memory.residuals)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", SYSTEMS)
 def test_efficiencies_are_below_the_peak(framework: str, fits: dict[str, Fit]) -> None:
     efficiency = fits[framework].efficiency
@@ -185,6 +190,7 @@ def test_efficiencies_are_below_the_peak(framework: str, fits: dict[str, Fit]) -
     assert 0 <= efficiency.step_s < 1
 
 
+@pytest.mark.slow
 def test_fitted_memory_constants_are_plausible(caffe: Fit) -> None:
     assert caffe.memory
     assert 50 * MIB < caffe.memory.context_bytes < 500 * MIB

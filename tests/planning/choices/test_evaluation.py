@@ -80,6 +80,7 @@ def test_a_plan_states_the_time_and_the_peak_of_its_schedule(
     assert step_time_s(schedule, cost) == pytest.approx(plan.step_s, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_given_order_is_planned_as_the_choices_that_it_follows_from(
     evaluators: dict[str, Evaluator],
 ) -> None:

@@ -35,7 +35,6 @@ def _wait_for(path: Path) -> str:
     return path.read_text()
 
 
-@pytest.mark.slow
 def test_a_child_makes_the_record_that_this_process_would(worker: Worker) -> None:
     assert worker.run(small_cell()) == run_cell(small_cell())
 

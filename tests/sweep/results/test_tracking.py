@@ -71,7 +71,6 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"report": _inspect(run), **{f"cell {i}": _inspect(path) for i, path in enumerate(sorted(others))}}
 
 
-@pytest.mark.slow
 def test_the_report_run_has_the_table_the_counts_and_the_files(logged: dict[str, str]) -> None:
     report = logged["report"]
     for expected in ("a sweep", "sweeps/7", "report", "paper:layrub", "agree", "cells_failed", "table.csv"):
