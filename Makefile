@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,launchers,loops,tuning,zoo]'
 	@touch $@
 
-test: $(STAMP)  ## run the tests that need a second or less each and no GPU
+test: $(STAMP)  ## run the tests that are not slow and need no GPU
 	$(TEST)
 
 test-slow: $(STAMP)  ## run the tests that need seconds each; `make test` and these are what CI runs

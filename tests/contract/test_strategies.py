@@ -16,7 +16,7 @@ from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, ONLY_EXHAUSTIVE
 from tests.helpers.variants import EACH_VARIANT, OPTIONS, VARIANTS, marks_of, planned
 
 OF_EVERY_KIND = {"alexnet", "densenet", "lstm", "resnet18", "vit"}
-"""On these networks options of a strategy are tested always; on the others by `make test-exhaustive` alone."""
+"""On these networks options of a strategy are tested by `make test` or `make test-slow`; on the others by `make test-exhaustive` alone."""
 DEEP = {"densenet", "resnet18"}
 """Networks that take half of the time; `make test-slow` runs variants on them whose kind another one has."""
 MAY_MOVE_WEIGHTS = {"auto", "joint", "ratel", "zero_infinity", "zero_offload"}

@@ -30,7 +30,7 @@ ALWAYS = {
     "superneurons": {"alexnet", "lstm", "vit"},
     "layrub_hybrid": {"alexnet", "lstm", "vit"},
 }
-"""The networks of a variant that are always tested; of the others ``vit`` alone. `make test-exhaustive` runs them all."""
+"""The networks of a variant that `make test` or `make test-slow` tests; of the others ``vit`` alone. `make test-exhaustive` runs the rest."""
 EACH_VARIANT_AND_NETWORK = [
     pytest.param(
         variant,
