@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from benchmarks.compare.row import EAGER, MEMBENCH, OK, PEER, Row
 from membench.pictures.frontier import Frontier, FrontierPoint
@@ -62,13 +63,19 @@ def first_time_over_eager(row: Row) -> float:
     return row.first_time_over_eager
 
 
-def not_dominated(rows: Sequence[Row], time_s: Callable[[Row], float]) -> list[Row]:
-    """Return the rows with eager's results that no other such row beats in memory and time, by falling peak."""
+def not_dominated(rows: Sequence[Row], time_s: Callable[[Row], float], margin: float = 0.0) -> list[Row]:
+    """Return the rows with eager's results that no other such row beats in memory and time, by falling peak.
+
+    Args:
+        margin: by how much, as a share of its own time, the other one must be faster.
+    """
     found: list[Row] = []
+    least_s = inf
     eligible = (row for row in rows if row.has_eagers_results)
     for row in sorted(eligible, key=lambda row: (row.peak_bytes, time_s(row))):
-        if not found or time_s(row) < time_s(found[-1]):
+        if time_s(row) * (1 - margin) < least_s:
             found.append(row)
+        least_s = min(least_s, time_s(row))
     return found[::-1]
 
 

@@ -34,8 +34,8 @@ class Row:
         missing: weights without a gradient that have one in eager PyTorch.
         statistics_updates: how often the step updated the batch norms' statistics; None: there are none.
         has_exact_buffers: whether statistics and other buffers equal eager's bit for bit after the step.
-        first_time_over_eager: the median of the first rounds, in eager's there: of eager and the strategies that no other one of their
-            kind of kernels dominated, all together; of a dominated one, of the rounds after which it was closed.
+        first_time_over_eager: of a strategy, the median of the rounds that chose, in eager's there: those of the best of all kinds
+            of kernels together, or those after which it was left out.
         step_time_s: the median of the rounds after them, in which eager, the peers and the strategies that were not dominated took
             turns, None for other ones; `eager_time_s`: eager's there. Of a GPU seconds that passed; on the CPU those that
             all threads of the process spent computing and copying, which do not depend on the machine's other processes.

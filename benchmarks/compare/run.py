@@ -2,8 +2,8 @@
 
 First each peer, in a process of its own: made ready, its results next to eager's, its peak and its copies. Then, in another
 process, each strategy without a budget and within the peers' peaks, likewise, and rounds in which a few take turns with the best so
-far of their kind of kernels; then rounds of the strategies that no other one of their kind dominates, and rounds of these, eager and
-the peers.
+far of their kind of kernels; then rounds of the strategies that no other one of their kind clearly dominates, and rounds of those
+of them that none dominates, eager and the peers.
 """
 
 import time
@@ -37,8 +37,11 @@ AT_ONCE = 12
 """Strategies that are planned before all but the best so far are closed: the steps of all would hold too much host memory."""
 SAME_PEAK = 0.01
 """Peaks of peers that differ by less are one budget, the lower."""
-CHOOSING_ROUNDS = 3
-"""In which eager, some strategies and the best so far of their kind of kernels take turns, and then the best of all kinds."""
+FIRST_ROUNDS, FIRST_MARGIN = 3, 0.03
+"""In which eager, some strategies and the best so far of their kind of kernels take turns, and how much faster another one that holds
+no more must be for one to be left out there: between two runs of the same step medians of three differ by as much."""
+CHOOSING_ROUNDS = 9
+"""In which eager and the best of all kinds take turns."""
 LEAST_ROUNDS, MOST_ROUNDS = 9, 15
 TURNS_S = 90.0
 """About how long the rounds after those take, unless that is fewer than the least."""
@@ -126,10 +129,11 @@ def all_together(
         planned = planned_steps(network, workload, device, budgets(first, alone), kernels, names)
         best: list[tuple[Row, Step]] = []
         while any(found := measured(islice(planned, AT_ONCE), initial, expected, rounding, device)):
-            best, others = chosen(timed[0], best + found[0], device)
+            best, others = chosen(timed[0], best + found[0], device, FIRST_ROUNDS, FIRST_MARGIN)
             rest += found[1] + others
         timed += best
-    timed = with_first_times(timed, device)
+    best, others = chosen(timed[0], timed[1:], device, CHOOSING_ROUNDS)
+    timed, rest = [timed[0], *best], rest + others
     for row in alone:
         if row.outcome == OK:
             step = PEERS[mode][row.method].step(workload, NETWORKS[network].blocks)
@@ -166,27 +170,35 @@ def measured(
 
 
 def chosen(
-    eager: tuple[Row, Step], found: Sequence[tuple[Row, Step]], device: torch.device
+    eager: tuple[Row, Step],
+    found: Sequence[tuple[Row, Step]],
+    device: torch.device,
+    rounds: int,
+    margin: float = 0.0,
 ) -> tuple[list[tuple[Row, Step]], list[Row]]:
-    """Return the strategies that no other one dominates in rounds in which all and eager take turns, and the others' rows.
+    """Return the strategies that no other one of their kind dominates in rounds in which all and eager take turns, and the others' rows.
 
     The others' steps are closed: they would hold host memory in the rounds that follow.
+
+    Args:
+        margin: by how much another one must be faster, as a share.
     """
-    pairs = with_first_times([eager, *found], device)[1:]
-    best = not_dominated([row for row, _ in pairs], first_time_over_eager)
-    for row, step in pairs:
+    times_s, _ = _medians_s([step for _, step in (eager, *found)], device, rounds)
+    timed = [
+        (replace(row, first_time_over_eager=time_s / times_s[0]), step)
+        for (row, step), time_s in zip(found, times_s[1:], strict=True)
+    ]
+    best = [
+        row
+        for kernels in Kernels
+        for row in not_dominated(
+            [row for row, _ in timed if row.kernels == kernels], first_time_over_eager, margin
+        )
+    ]
+    for row, step in timed:
         if row not in best:
             step.close()
-    return [pair for pair in pairs if pair[0] in best], [row for row, _ in pairs if row not in best]
-
-
-def with_first_times(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[tuple[Row, Step]]:
-    """Return the steps with their times over that of the first one, eager's, in rounds in which all take turns."""
-    times_s, _ = _medians_s([step for _, step in timed], device, CHOOSING_ROUNDS)
-    return [
-        (replace(row, first_time_over_eager=time_s / times_s[0]), step)
-        for (row, step), time_s in zip(timed, times_s, strict=True)
-    ]
+    return [pair for pair in timed if pair[0] in best], [row for row, _ in timed if row not in best]
 
 
 def timed_rows(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[Row]:

@@ -276,6 +276,12 @@ def test_rows_that_another_one_beats_are_dominated() -> None:
     assert [each.method for each in not_dominated(ROWS[3:], step_time_s)] == ["eager", "joint", "rotor"]
 
 
+def test_rows_that_another_one_hardly_beats_are_not_dominated_with_a_margin() -> None:
+    rows = [row(MEMBENCH, "joint", 60, 1.0), row(MEMBENCH, "dtr", 61, 1.02), row(MEMBENCH, "rotor", 61, 1.04)]
+    assert [each.method for each in not_dominated(rows, step_time_s)] == ["joint"]
+    assert [each.method for each in not_dominated(rows, step_time_s, 0.03)] == ["dtr", "joint"]
+
+
 def test_strategies_that_others_dominate_in_the_first_rounds_are_closed_and_not_timed_again() -> None:
     module, closed = nn.Linear(2, 2), list[str]()
 
@@ -288,7 +294,7 @@ def test_strategies_that_others_dominate_in_the_first_rounds_are_closed_and_not_
     eager, peer = method(PYTORCH, EAGER, 100, 0.02), method(PEER, "checkpoint", 60, 0.04)
     strategies = [method(MEMBENCH, "joint", 60, 0.01), method(MEMBENCH, "rotor", 60, 0.1)]
     strategies += [method(MEMBENCH, "layrub_hybrid", 20, 0.05)]
-    best, others = run.chosen(eager, strategies, CPU)
+    best, others = run.chosen(eager, strategies, CPU, rounds=3)
     assert [row.method for row, _ in best] == ["joint", "layrub_hybrid"] and closed == ["rotor"]
     [rotor] = others
     assert rotor.step_time_s is None and rotor.first_time_over_eager and rotor.first_time_over_eager > 2

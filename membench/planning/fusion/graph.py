@@ -37,16 +37,16 @@ def fused(
     Args:
         compiled: what of the step is.
         apart: paths of modules at whose edges compiled graphs end.
-        on_cpu: it is compiled for the CPU, which fuses less, and runs here: as Inductor does, large gradients of weights are made last,
-            and gradients lie in the memory of those that die. Predictions for GPUs keep the program's order, in which an exchange starts.
+        on_cpu: it is compiled for the CPU, which fuses less, and runs here: as Inductor does, gradients lie in memory that is not used
+            any more, and large gradients of weights are made last. Predictions for GPUs keep the program's order, in which an exchange starts.
     """
     plain = graph.plain and _fused(graph.plain, compiled, apart, on_cpu, is_run_again)
     if plain and graph.is_plain_alone:
         return replace(plain, plain=plain)
     made = _fused(graph, compiled, apart, on_cpu, is_cheap)
     if on_cpu:
-        tasks = with_late_gradients(made, made.tasks)
-        made = replace(made, tasks=numbered(with_gradients_in_place(made, tasks)))
+        tasks = with_late_gradients(made, with_gradients_in_place(made, made.tasks))
+        made = replace(made, tasks=numbered(tasks))
     return replace(made, plain=plain)
 
 

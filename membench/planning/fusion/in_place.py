@@ -3,10 +3,12 @@
     [threshold_backward, native_batch_norm_backward](dy, ...) -> dx        ->        [..., copy_(dy, dx)](dy, ...), which writes dy
 
 The program says so itself, by a copy to its input at its end. Inductor makes the kernel write there, or, where other elements are
-still to be read, copies. Activations are not written over: a method may want them again.
+still to be read, copies. An activation is written over only where no task runs between those that use it, as with the logits of a
+language model between their product and the gradient of the loss: others a method may want to free and to compute again.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from membench.core.call import Call, Value
@@ -18,62 +20,80 @@ _COPY = "aten.copy_.default"
 
 
 def with_gradients_in_place(graph: TaskGraph, tasks: Iterable[Task]) -> list[Task]:
-    """Return tasks of a graph, of which fused ones of the backward pass make no new memory where a gradient's is free.
+    """Return tasks of a graph, of which fused ones of the backward pass make no new memory where a block that they read is free.
 
     Args:
         tasks: in the order in which they run.
     """
     tasks = list(tasks)
-    last = {block: at for at, task in enumerate(tasks) for block in (*task.reads, *task.writes)}
+    using: defaultdict[int, list[int]] = defaultdict(list)
+    for at, task in enumerate(tasks):
+        for block in {*task.reads, *task.writes}:
+            using[block].append(at)
     renamed: dict[int, int] = {}
     made: list[Task] = []
     for at, task in enumerate(tasks):
-        dying = {block for block in task.reads if last[block] == at and block not in task.writes}
-        found = _pair(graph, task, dying) if task.phase is Phase.BACKWARD else None
+        free = {
+            block
+            for block in task.reads
+            if using[block][-1] == at
+            and block not in task.writes
+            and _is_only_memory(graph, block, using[block])
+        }
+        found = _pair(graph, task, free) if task.phase is Phase.BACKWARD else None
         changed = rename_blocks(task, renamed)
         if found is not None:
-            gradient, result = found
-            memory = renamed.get(gradient.block, gradient.block)
-            changed = _in_place(changed, replace(gradient, block=memory), result)
+            read, result = found
+            memory = renamed.get(read.block, read.block)
+            changed = _in_place(changed, replace(read, block=memory), result)
             renamed[result.block] = memory
         made.append(changed)
     return made
 
 
-def _pair(graph: TaskGraph, task: Task, dying: set[int]) -> tuple[Value, Value] | None:
+def _is_only_memory(graph: TaskGraph, block: int, using: Sequence[int]) -> bool:
+    """Return whether the memory of a block that is not used any more can be written to, without a loss for any method.
+
+    Args:
+        using: the positions of the tasks that use it.
+    """
+    role = graph.blocks[block].role
+    return role is Role.GRADIENT or (role is Role.ACTIVATION and using[-1] - using[0] < len(using))
+
+
+def _pair(graph: TaskGraph, task: Task, free: set[int]) -> tuple[Value, Value] | None:
     """Return the largest output of a program that can lie where an input is, behind that input; None if there is none.
 
     Args:
-        dying: blocks that the task reads last.
+        free: blocks that the task reads and that it may write to.
     """
     program = program_of(task.call)
     if program is None or task.call is None:
         return None
     inputs: tuple[Value, ...] = task.call.args[1]
     pairs = (
-        (gradient, result)
+        (read, result)
         for result in task.call.outputs
-        for gradient in inputs
+        for read in inputs
         if result is not None
-        and gradient.block in dying
-        and sum(value.block == gradient.block for value in inputs) == 1
-        and all(_is_gradient(graph, value) for value in (gradient, result))
-        and replace(gradient, block=result.block) == result
+        and read.block in free
+        and sum(value.block == read.block for value in inputs) == 1
+        and graph.blocks[result.block].role is Role.GRADIENT
+        and all(_is_whole(graph, value) for value in (read, result))
+        and replace(read, block=result.block) == result
     )
     return max(pairs, key=lambda pair: pair[1].extent_bytes, default=None)
 
 
-def _is_gradient(graph: TaskGraph, value: Value) -> bool:
-    """Return whether a value is the whole of a gradient that is made and given back in the step."""
-    block = graph.blocks[value.block]
-    return block.role is Role.GRADIENT and not value.offset and value.extent_bytes == block.size_bytes
+def _is_whole(graph: TaskGraph, value: Value) -> bool:
+    return not value.offset and value.extent_bytes == graph.blocks[value.block].size_bytes
 
 
-def _in_place(task: Task, gradient: Value, result: Value) -> Task:
-    """Return a task that writes a result over a gradient that it reads."""
+def _in_place(task: Task, read: Value, result: Value) -> Task:
+    """Return a task that writes a result over a value that it reads."""
     program, call = program_of(task.call), task.call
     assert program is not None and call is not None
-    at, to = call.outputs.index(result), call.args[1].index(gradient)
+    at, to = call.outputs.index(result), call.args[1].index(read)
     memory = program.inputs[to]
     copy = Call(_COPY, (memory, program.made()[program.outputs[at]]), (), (None,))
     changed = replace(
@@ -84,7 +104,7 @@ def _in_place(task: Task, gradient: Value, result: Value) -> Task:
     )
     return replace(
         task,
-        writes=tuple(gradient.block if block == result.block else block for block in task.writes),
+        writes=tuple(read.block if block == result.block else block for block in task.writes),
         creates=tuple(block for block in task.creates if block != result.block),
         call=fused_call(changed, call.args[1], (*call.outputs[:at], *call.outputs[at + 1 :])),  # type: ignore[arg-type]
     )

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from membench.capture.capture import capture
 from membench.core.program import program_of
-from membench.core.task_graph import Role, Task, TaskGraph
+from membench.core.task_graph import Phase, Role, Task, TaskGraph
 from membench.core.workload import Workload
 from membench.planning.fusion.graph import fused
 
@@ -69,11 +69,28 @@ def test_a_gradient_that_is_read_again_is_not_written_over() -> None:
     assert len(images_made(graph, of_second)) == 1  # its ReLU's gradient is added to the convolution's later
 
 
-def test_activations_are_not_written_over() -> None:
+def test_an_activation_is_written_over_only_where_no_other_task_runs_between_those_that_use_it() -> None:
     graph = graph_of(Normalized(), on_cpu=True)
-    for task in graph.tasks:
-        if program_of(task.call) is not None and task.phase.value == "backward":
-            assert all(graph.blocks[block].role is Role.GRADIENT for block in overwritten(task))
+    activations = {
+        (task.index, block)
+        for task in graph.tasks
+        for block in overwritten(task)
+        if graph.blocks[block].role is Role.ACTIVATION
+    }
+    assert activations
+    for index, block in activations:
+        users = [task.index for task in graph.tasks[: index + 1] if block in (*task.reads, *task.writes)]
+        assert users == list(range(users[0], index + 1))
+
+
+def test_the_gradient_of_logits_lies_where_they_lay() -> None:
+    targets = torch.randint(50, (6,))
+    work = Workload("head", nn.Linear(8, 50), nn.CrossEntropyLoss(), (torch.randn(6, 8),), (targets,))
+    graph = fused(capture(work).graph, on_cpu=True)
+    [logits] = graph.tasks[0].creates
+    [gradient] = (task for task in graph.tasks if logits in overwritten(task))
+    assert gradient.phase is Phase.BACKWARD
+    assert {graph.blocks[block].role for block in gradient.creates} == {Role.WEIGHT_GRADIENT}  # of the bias
 
 
 def test_a_task_needs_less_by_what_is_not_made() -> None:
