@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from random import Random
 from typing import Any
 
 import torch
@@ -134,12 +135,12 @@ def times_in_turns_s(
 ) -> list[list[tuple[float, float]]]:
     """Return each step's seconds, elapsed and on all threads, in each of the rounds in which all take their turn.
 
-    Every second round goes backwards, so that no method always follows the same one.
+    Each round has an order of its own: what a step leaves in caches and in the heap would favour or delay the same neighbours.
     """
     times_s: list[list[tuple[float, float]]] = [[] for _ in steps]
-    for number in range(rounds):
-        turns = list(zip(steps, times_s, strict=True))
-        for step, taken_s in turns if number % 2 == 0 else turns[::-1]:
+    orders = Random(SEED)
+    for _ in range(rounds):
+        for step, taken_s in orders.sample(list(zip(steps, times_s, strict=True)), len(steps)):
             synchronize(device)
             start_s, threads_start_s = time.perf_counter(), time.process_time()
             step.run()

@@ -303,14 +303,16 @@ def test_strategies_that_others_dominate_in_the_first_rounds_are_closed_and_not_
     assert judged.time_over_eager == 1 and all(row.eager_time_s == judged.step_time_s for row in rest)
 
 
-def test_every_second_round_goes_backwards() -> None:
+def test_each_round_has_an_order_of_its_own() -> None:
     module, order = nn.Linear(2, 2), list[str]()
 
     def named(name: str) -> Step:
         return Step(lambda: order.append(name), module, Copies, 0)
 
-    times_s = times_in_turns_s([named("a"), named("b")], CPU, 2)
-    assert order == ["a", "b", "b", "a"] and [len(each) for each in times_s] == [2, 2]
+    times_s = times_in_turns_s([named(name) for name in "abcd"], CPU, 6)
+    rounds = ["".join(order[at : at + 4]) for at in range(0, 24, 4)]
+    assert all(sorted(each) == list("abcd") for each in rounds) and len(set(rounds)) > 3
+    assert [len(each) for each in times_s] == [6] * 4
 
 
 def test_the_page_states_who_is_faster_and_what_is_wrong() -> None:
