@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal --durations 25 --durations-min 5
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-exhaustive test-accelerator test-gpu test-slurm measure compare validate frontiers depth-record lint format docs figures report scoreboard sensitivity sync bench audit smoke clean
+.PHONY: help install test test-slow test-exhaustive test-accelerator test-gpu test-slurm measure compare compare-compile validate frontiers depth-record lint format docs figures report scoreboard sensitivity sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ measure: $(STAMP)  ## measure every strategy on this machine's GPU; write result
 compare: $(STAMP)  ## measure other tools and every strategy on eight networks; write results/compare/ (hours on a CPU)
 	-$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
 	$(RUN) -m benchmarks.compare --results results/compare
+
+compare-compile: $(STAMP)  ## the same of torch.compile and four strategies, training alone; write results/compare_compile/ (two hours)
+	$(RUN) -m benchmarks.compare --results results/compare_compile --modes training --strategies 'eager;auto;joint;capuchin' \
+		--peers 'compile;compile, activation_memory_budget=0.5;compile, activation_memory_budget=0'
 
 validate: $(STAMP)  ## predict what others measured on GPUs; write results/validation/ and paper_figs/validation/
 	$(RUN) -m membench validate

@@ -24,7 +24,7 @@ from membench.core.units import MIB
 
 INTRODUCTION = f"""# Today's tools and membench's strategies, in one table
 
-Made by `make compare`; every row is in `rows.jsonl`, the machine and its load in `provenance.jsonl`.
+Made by `make compare` or `make compare-compile`; every row is in `rows.jsonl`, the machine and its load in `provenance.jsonl`.
 
 - *Peak* is what the device's allocator hands out at most, with weights, batch and gradients, in a step after the first. On the
   CPU the allocator's events are summed, for peers and strategies alike; host memory is numpy's, which they do not contain. Where a
