@@ -33,8 +33,9 @@ Made by `make compare` or `make compare-compile`; every row is in `rows.jsonl`, 
 - *Time over eager* is the median step in eager PyTorch's, of rounds in one process. Strategies took turns in three rounds, a few
   with the best so far of their kind of kernels. Those that no other one of their kind beat by 3 % in as little memory took turns in nine
   more, which choose a peer's rival. Eager, the peers and those that none dominated then took turns in further ones, and the times are
-  of those: the fastest of many would otherwise owe a part of its lead to chance. Until 27 November 2026 (`provenance.jsonl`) a strategy was
-  left out if any other one was faster in the three rounds, and three more chose; of inference on some networks all had the same three.
+  of those: the fastest of many would otherwise owe a part of its lead to chance. Until 27 November 2026 (`provenance.jsonl`) rounds ran
+  forwards and backwards in turn, in place of an order of their own, a strategy was left out if any other one was faster in the three
+  rounds, and three more chose; of inference on some networks all had the same three.
   Freed memory stays with the process. One thread computes; strategies copy on another. On the CPU it is the seconds that all
   threads spent: other processes of the machine do not count, and a copy counts in full although it runs next to the
   computation, which a GPU would hide. The seconds that passed (`elapsed_time_s` in `rows.jsonl`) compare only where nothing

@@ -45,7 +45,7 @@ def fused(
         return replace(plain, plain=plain)
     made = _fused(graph, compiled, apart, on_cpu, is_cheap)
     if on_cpu:
-        tasks = with_late_gradients(made, with_gradients_in_place(made, made.tasks))
+        tasks = with_late_gradients(made, with_gradients_in_place(made))
         made = replace(made, tasks=numbered(tasks))
     return replace(made, plain=plain)
 

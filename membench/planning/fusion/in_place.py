@@ -1,4 +1,4 @@
-"""Gradients in the memory of gradients that die: as Inductor reuses a buffer, a fused task writes over what it has read last.
+"""Gradients in memory that is not used any more: as Inductor reuses a buffer, a fused task writes over what it has read last.
 
     [threshold_backward, native_batch_norm_backward](dy, ...) -> dx        ->        [..., copy_(dy, dx)](dy, ...), which writes dy
 
@@ -7,40 +7,25 @@ still to be read, copies. An activation is written over only where no task runs 
 language model between their product and the gradient of the loss: others a method may want to free and to compute again.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from membench.core.call import Call, Value
 from membench.core.changed_tasks import rename_blocks
 from membench.core.program import fused_call, program_of
 from membench.core.task_graph import Phase, Role, Task, TaskGraph
+from membench.planning.uses import touching_tasks
 
 _COPY = "aten.copy_.default"
 
 
-def with_gradients_in_place(graph: TaskGraph, tasks: Iterable[Task]) -> list[Task]:
-    """Return tasks of a graph, of which fused ones of the backward pass make no new memory where a block that they read is free.
-
-    Args:
-        tasks: in the order in which they run.
-    """
-    tasks = list(tasks)
-    using: defaultdict[int, list[int]] = defaultdict(list)
-    for at, task in enumerate(tasks):
-        for block in {*task.reads, *task.writes}:
-            using[block].append(at)
+def with_gradients_in_place(graph: TaskGraph) -> list[Task]:
+    """Return a graph's tasks, of which fused ones of the backward pass make no new memory where a block that they read is free."""
+    touching = touching_tasks(graph)
     renamed: dict[int, int] = {}
     made: list[Task] = []
-    for at, task in enumerate(tasks):
-        free = {
-            block
-            for block in task.reads
-            if using[block][-1] == at
-            and block not in task.writes
-            and _is_only_memory(graph, block, using[block])
-        }
-        found = _pair(graph, task, free) if task.phase is Phase.BACKWARD else None
+    for task in graph.tasks:
+        found = _pair(graph, task, _free(graph, task, touching)) if task.phase is Phase.BACKWARD else None
         changed = rename_blocks(task, renamed)
         if found is not None:
             read, result = found
@@ -51,14 +36,19 @@ def with_gradients_in_place(graph: TaskGraph, tasks: Iterable[Task]) -> list[Tas
     return made
 
 
-def _is_only_memory(graph: TaskGraph, block: int, using: Sequence[int]) -> bool:
-    """Return whether the memory of a block that is not used any more can be written to, without a loss for any method.
+def _free(graph: TaskGraph, task: Task, touching: Sequence[Sequence[int]]) -> set[int]:
+    """Return the blocks that a task reads last and may write to, without a loss for any method.
 
     Args:
-        using: the positions of the tasks that use it.
+        touching: for each block the tasks that touch it.
     """
+    last_reads = (b for b in task.reads if touching[b][-1] == task.index and b not in task.writes)
+    return {block for block in last_reads if _is_only_memory(graph, block, touching[block])}
+
+
+def _is_only_memory(graph: TaskGraph, block: int, users: Sequence[int]) -> bool:
     role = graph.blocks[block].role
-    return role is Role.GRADIENT or (role is Role.ACTIVATION and using[-1] - using[0] < len(using))
+    return role is Role.GRADIENT or (role is Role.ACTIVATION and users[-1] - users[0] < len(users))
 
 
 def _pair(graph: TaskGraph, task: Task, free: set[int]) -> tuple[Value, Value] | None:
