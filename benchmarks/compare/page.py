@@ -1,6 +1,6 @@
 """The page of the comparison."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -11,6 +11,7 @@ from benchmarks.compare.row import (
     EAGER,
     INFERENCE,
     LARGEST_ERROR,
+    LEFT_OUT,
     MEMBENCH,
     NOT_RUN,
     OK,
@@ -60,11 +61,29 @@ def page(rows: Sequence[Row], runs: Sequence[Mapping[str, Any]]) -> str:
     Args:
         runs: provenance of each run.
     """
-    lines = [INTRODUCTION, *_machine(runs), "", *_against_peers(rows), "", *_defects(rows)]
+    left_out = {row.method for row in rows} - {row.method for row in rows if row.reason != LEFT_OUT}
+    asked = [row for row in rows if row.method not in left_out]
+    lines = [INTRODUCTION, *_machine(runs), "", *_against_peers(asked), "", *_not_run(asked, left_out)]
+    lines += _defects(asked)
     for network in NETWORKS:
         for mode in (TRAINING, INFERENCE):
-            lines += ["", *_section(network, mode, _of(rows, network, mode))]
+            if own := _of(asked, network, mode):
+                lines += ["", *_section(network, mode, own)]
     return "\n".join(lines) + "\n"
+
+
+def _not_run(rows: Sequence[Row], left_out: Collection[str]) -> Iterator[str]:
+    if left_out:
+        yield f"Left out of these runs: {'; '.join(sorted(left_out))}."
+        yield ""
+    missing = {
+        network: [mode for mode in (TRAINING, INFERENCE) if not _of(rows, network, mode)]
+        for network in NETWORKS
+    }
+    if any(missing.values()):
+        named = (f"{network} ({', '.join(modes)})" for network, modes in missing.items() if modes)
+        yield f"Not run: {', '.join(named)}."
+        yield ""
 
 
 def _of(rows: Sequence[Row], network: str, mode: str) -> list[Row]:
@@ -147,8 +166,9 @@ def _defects(rows: Sequence[Row]) -> Iterator[str]:
         ]
         if any(cells[1:]):
             yield f"| {method} | {' | '.join(cells)} |"
-    yield ""
-    yield "modnn computes micro-batches, whose batch norms take statistics of their own; the others compute the whole batch."
+    if any(row.method == "modnn" for row in rows):
+        yield ""
+        yield "modnn computes micro-batches, whose batch norms take statistics of their own; the others compute the whole batch."
 
 
 def _on(rows: Sequence[Row], name: str = "missing") -> str:
@@ -166,9 +186,6 @@ def _most_mib(sizes: Sequence[int | None]) -> str:
 def _section(network: str, mode: str, rows: Sequence[Row]) -> Iterator[str]:
     yield f"## {title(network, mode)}"
     yield ""
-    if not rows:
-        yield "Not run yet."
-        return
     rounds = next(row.rounds for row in rows if row.rounds)
     rounding = next((row.rounding for row in rows if row.rounding is not None), 0.0)
     yield f"![peak memory and step time]({picture_name(network, mode)})"

@@ -6,6 +6,8 @@ from membench.core.kernels import Kernels
 from membench.core.units import format_bytes
 
 OK, NOT_RUN = "ok", "not run"
+LEFT_OUT = "left out of this run"
+"""Why a peer that was not asked for was not run."""
 EAGER = "eager PyTorch"
 PYTORCH, PEER, MEMBENCH = "pytorch", "peer", "membench"
 LARGEST_ERROR = 1e-4

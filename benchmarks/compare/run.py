@@ -24,7 +24,7 @@ from benchmarks.compare.networks import NETWORKS
 from benchmarks.compare.peers import INFERENCE_PEERS, TRAINING_PEERS
 from benchmarks.compare.peers.peer import Peer
 from benchmarks.compare.planned import Planned, planned_steps
-from benchmarks.compare.row import EAGER, INFERENCE, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
+from benchmarks.compare.row import EAGER, INFERENCE, LEFT_OUT, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
 from benchmarks.compare.step import Step, plain_step
 from membench.backends.real import real_device
 from membench.core.errors import MembenchError, one_line
@@ -32,7 +32,6 @@ from membench.core.kernels import Kernels
 from membench.core.workload import Workload
 
 PEERS: Mapping[str, Mapping[str, Peer]] = {TRAINING: TRAINING_PEERS, INFERENCE: INFERENCE_PEERS}
-LEFT_OUT = "left out of this run"
 AT_ONCE = 12
 """Strategies that are planned before all but the best so far are closed: the steps of all would hold too much host memory."""
 SAME_PEAK = 0.01

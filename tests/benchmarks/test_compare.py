@@ -14,7 +14,7 @@ from benchmarks.compare.measured import InitialState, all_numbers, memory, times
 from benchmarks.compare.networks import NETWORKS, Network
 from benchmarks.compare.page import page
 from benchmarks.compare.peers import TRAINING_PEERS
-from benchmarks.compare.row import EAGER, MEMBENCH, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
+from benchmarks.compare.row import EAGER, LEFT_OUT, MEMBENCH, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
 from benchmarks.compare.run import budgets, peer_alone
 from benchmarks.compare.step import Step, plain_step
 from membench.core.errors import UnsupportedStrategy
@@ -228,7 +228,7 @@ def test_a_network_has_a_row_for_every_method_and_both_kinds_of_kernels(lenet: s
         if row.outcome == OK and row.budget_bytes is not None:
             assert row.peak_bytes is not None and row.peak_bytes <= row.budget_bytes
     assert not run.is_due(rows, lenet, TRAINING, names)
-    left_out = [replace(row, reason=run.LEFT_OUT) if row.method == names[2] else row for row in rows]
+    left_out = [replace(row, reason=LEFT_OUT) if row.method == names[2] else row for row in rows]
     assert run.is_due(left_out, lenet, TRAINING, names) and not run.is_due(
         left_out, lenet, TRAINING, names[:2]
     )
@@ -321,6 +321,21 @@ def test_the_page_states_who_is_faster_and_what_is_wrong() -> None:
     assert any(line.startswith("| save_on_cpu | no strategy holds as little | 0 of 1 |") for line in lines)
     assert any(line.startswith("| epmc | 1 |  | on 1, at most 0.1 |") for line in lines)
     assert any(line.startswith("| checkpoint | 1 |  |  | on 1, at most 2 |") for line in lines)
+
+
+def test_the_page_names_once_what_was_left_out_everywhere() -> None:
+    absent = [
+        replace(each, method=name, outcome=NOT_RUN, reason=LEFT_OUT)
+        for each, name in zip(ROWS[1:3], ("compile", "DeepSpeed checkpointing"), strict=True)
+    ]
+    elsewhere = [replace(absent[0], network="unet", outcome=OK, reason=""), replace(ROWS[0], network="unet")]
+    text = page([*ROWS, *absent, *elsewhere], [])
+    assert "| compile | not run: left out of this run |" in text
+    assert [line for line in text.splitlines() if "DeepSpeed" in line] == [
+        "Left out of these runs: DeepSpeed checkpointing."
+    ]
+    assert "## resnet50, training" in text and "## resnet50, inference" not in text
+    assert "Not run: resnet50 (inference), vgg16 (training, inference)" in text
 
 
 def test_the_picture_has_every_peer_and_what_is_not_dominated(tmp_path: Path) -> None:
