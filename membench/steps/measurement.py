@@ -1,7 +1,7 @@
 """StepMeasurement: one step's memory and time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from membench.core.record import Source
 from membench.core.schedule import COMPUTE_STREAM, AllReduce, Compute, Offload, Prefetch, Schedule
@@ -37,7 +37,7 @@ class StepMeasurement:
     offloaded_bytes: int
     prefetched_bytes: int
     unique_saved_bytes: int
-    timelines: tuple[Timeline, ...]
+    timelines: tuple[Timeline, ...] = field(repr=False)
 
     @property
     def step_time_s(self) -> float:
