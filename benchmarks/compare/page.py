@@ -31,12 +31,12 @@ Made by `make compare` or `make compare-compile`; every row is in `rows.jsonl`, 
   CPU the allocator's events are summed, for peers and strategies alike; host memory is numpy's, which they do not contain. Where a
   tool would copy nothing on the CPU (`save_on_cpu`, weights that accelerate reads), its own code runs with host memory apart:
   `tensor.cpu()` copies there and `.to(device)` back, on the computing thread.
-- *Time over eager* is the median step in eager PyTorch's, of rounds in one process. Strategies took turns in three rounds, a few
-  with the best so far of their kind of kernels. Those that no other one of their kind beat by 3 % in as little memory took turns in nine
-  more, which choose a peer's rival. Eager, the peers and those that none dominated then took turns in further ones, and the times are
-  of those: the fastest of many would otherwise owe a part of its lead to chance. Until 27 November 2026 (`provenance.jsonl`) rounds ran
-  forwards and backwards in turn, in place of an order of their own, a strategy was left out if any other one was faster in the three
-  rounds, and three more chose; of inference on some networks all had the same three.
+- *Time over eager* is the median step in eager PyTorch's, of rounds in one process, each in an order of its own. Strategies took turns
+  in three rounds, a few with the best so far of their kind of kernels. Those that no other one of their kind beat by 3 % in as little
+  memory took turns in further ones, which choose a peer's rival. Eager, the peers and those that none dominated then took turns again,
+  and the times are of those rounds: the fastest of many would otherwise owe a part of its lead to chance. Until 28 November 2026
+  (`provenance.jsonl`) nine rounds chose and at most 15 were judged. Until 27 November the rounds ran forwards and backwards in turn, a strategy
+  was left out if any other one was faster in the first three, and three more chose; of inference on some networks all had the same three.
   Freed memory stays with the process. One thread computes; strategies copy on another. On the CPU it is the seconds that all
   threads spent: other processes of the machine do not count, and a copy counts in full although it runs next to the
   computation, which a GPU would hide. The seconds that passed (`elapsed_time_s` in `rows.jsonl`) compare only where nothing

@@ -7,21 +7,22 @@ Inductor writes the source of each program (`membench.core.torch_inductor`), and
 compiler would build one kernel at a time, as Inductor's own cache has it, its headers take most of the time.
 """
 
-import ctypes
 import hashlib
 import json
 import logging
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from membench.backends.kernel_library import Kernel, function_of, library_source
+from membench.backends.kernel_library import Kernel, function_of, library_source, opened_library
 from membench.backends.program_graph import checked_graph, unfilled
 from membench.core.errors import one_line
 from membench.core.files import cache_directory, write_whole
@@ -53,7 +54,8 @@ class CompiledPrograms:
 
     def __init__(self, device: torch.device, threads: int, folder: Path | None = None) -> None:
         self._device = device
-        self._machine = repr((torch.__version__, str(device), threads, _processor()))
+        versions = torch.__version__, sys.implementation.cache_tag
+        self._machine = repr((versions, str(device), threads, _processor()))
         self._folder = folder or cache_directory() / "programs"
         self._functions: dict[Program, Function | None] = {}
         self._reasons: dict[Program, str] = {}  # why programs are not compiled, until they are logged
@@ -90,6 +92,7 @@ class CompiledPrograms:
             self._functions[program] = _function(found["source"], self._folder / found["library"])
         except (
             OSError,
+            ImportError,
             ValueError,
             KeyError,
             AttributeError,
@@ -136,7 +139,7 @@ def _function(source: str, library: Path) -> Function:
     """Return the function of a program's source.
 
     Raises:
-        OSError: the library cannot be loaded.
+        ImportError: the library cannot be loaded.
         AttributeError: it does not have the kernels.
     """
     opened = _opened(library)
@@ -144,8 +147,8 @@ def _function(source: str, library: Path) -> Function:
 
 
 @cache
-def _opened(library: Path) -> ctypes.CDLL:
-    return ctypes.CDLL(str(library))
+def _opened(library: Path) -> ModuleType:
+    return opened_library(library)
 
 
 def _named(program: Program) -> str:

@@ -93,3 +93,9 @@ def build_library(source: Path, folder: Path) -> Path:
     builder = CppBuilder(source.stem, str(source), options, str(folder))
     builder.build()
     return Path(builder.get_target_file_path())
+
+
+def memory_function_address() -> int:
+    """Return the address of torch's function ``void* (PyObject*)`` that returns a tensor's memory, and throws for another object."""
+    address: int = torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr  # type: ignore[attr-defined]
+    return address
