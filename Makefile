@@ -57,7 +57,7 @@ compare: $(STAMP)  ## measure other tools and every strategy on eight networks; 
 	-$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
 	$(RUN) -m benchmarks.compare --results results/compare
 
-compare-compile: $(STAMP)  ## the same of torch.compile and four strategies, training alone; write results/compare_compile/ (two hours)
+compare-compile: $(STAMP)  ## the same of torch.compile and four strategies, training alone; write results/compare_compile/ (three hours)
 	$(RUN) -m benchmarks.compare --results results/compare_compile --modes training --strategies 'eager;auto;joint;capuchin' \
 		--peers 'compile;compile, activation_memory_budget=0.5;compile, activation_memory_budget=0'
 

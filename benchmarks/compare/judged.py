@@ -83,7 +83,7 @@ def frontier(rows: Sequence[Row], title: str) -> Frontier:
     """Return the picture of one network: eager's point, every peer's, and a line of the strategies that no other one dominates."""
     eager = _point(next(row for row in rows if row.method == EAGER), EAGER)
     ours = not_dominated([row for row in rows if row.tool == MEMBENCH and counts(row)], step_time_s)
-    peers = [row for row in rows if row.tool == PEER and row.outcome == OK]
+    peers = [row for row in rows if row.tool == PEER and row.outcome == OK and row.step_time_s]
     points = (
         eager,
         *(_point(row, _OURS) for row in ours),

@@ -131,17 +131,17 @@ def _against_peers(rows: Sequence[Row]) -> Iterator[str]:
             found = {duel.peer.network: duel for duel in all_duels if duel.peer.method == name}
             ratios = [duel.ratio for duel in found.values() if duel.ratio is not None]
             won = sum(duel.is_won for duel in found.values())
-            ran = {row.network for row in own if row.outcome == OK}
-            cells = [_duel(found.get(network), network in ran) for network in done]
+            wrong = {row.network for row in own if row.outcome == OK and not row.has_eagers_results}
+            cells = [_duel(found.get(network), network in wrong) for network in done]
             middle = f"{median(ratios):.2f}" if ratios else ""
             yield f"| {name} | {' | '.join(cells)} | {won} of {len(found)} | {middle} |"
         else:
             yield f"| {name} | {' | '.join('' for _ in done)} | not run: {own[0].reason} | |"
 
 
-def _duel(duel: Duel | None, has_run: bool) -> str:
+def _duel(duel: Duel | None, is_wrong: bool) -> str:
     if duel is None:
-        return "wrong gradients" if has_run else NOT_RUN
+        return "wrong gradients" if is_wrong else NOT_RUN
     if duel.best is None or duel.ratio is None:
         return "no strategy holds as little"
     return f"{duel.ratio:.2f} {duel.best.name}"
@@ -209,12 +209,12 @@ def _section(network: str, mode: str, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _line(row: Row) -> str:
-    if row.outcome == NOT_RUN or row.time_over_eager is None:
+    if row.outcome == NOT_RUN:
         return f"| {row.label} | not run: {row.reason} | | | | | | | | |"
     cells = [
         row.label if row.tool != MEMBENCH else f"membench {row.name}",
         _mib(row.peak_bytes),
-        f"{row.time_over_eager:.2f}",
+        f"{row.time_over_eager:.2f}" if row.time_over_eager else f"not run: {row.reason}",
         _mib((row.to_host_bytes or 0) + (row.to_device_bytes or 0)),
         _mib(row.repeated_bytes),
         _mib(row.weight_bytes),

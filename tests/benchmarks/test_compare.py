@@ -1,11 +1,13 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 from benchmarks.compare import networks, planned, run
 from benchmarks.compare.copies import Copies, CopiesBetweenDevices, CopyMeter, HostMemory
@@ -69,6 +71,15 @@ def test_a_peer_on_the_cpu_computes_eagers_gradients_in_less_memory(name: str) -
     found = numbers(name, workload)
     assert found["is_exact"] and found["error"] == 0 and found["missing"] == 0 and found["held_bytes"] == 0
     assert found["peak_bytes"] < memory(plain_step(workload), CPU)["peak_bytes"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("c++") is None, reason="needs a C++ compiler")
+def test_each_budget_of_torch_compile_is_compiled_in_the_same_process() -> None:
+    workload, graphs = chain(dropout=0.0), counters["stats"]["unique_graphs"]
+    for number, name in enumerate(("compile", "compile, activation_memory_budget=0"), start=1):
+        TRAINING_PEERS[name].step(workload, blocks).run()
+        assert counters["stats"]["unique_graphs"] == graphs + number
 
 
 def test_wrong_gradients_with_dropout_are_seen() -> None:
@@ -336,6 +347,14 @@ def test_the_page_names_once_what_was_left_out_everywhere() -> None:
     ]
     assert "## resnet50, training" in text and "## resnet50, inference" not in text
     assert "Not run: resnet50 (inference), vgg16 (training, inference)" in text
+
+
+def test_a_peer_without_a_time_has_its_peak_and_the_reason() -> None:
+    untimed = replace(ROWS[1], step_time_s=None, reason="another program was timed")
+    text = page([ROWS[0], untimed, *ROWS[2:]], [])
+    assert "| checkpoint | not run | 0 of 0 |" in text
+    assert "| checkpoint | 0.0 | not run: another program was timed | 0.0 |" in text
+    assert "checkpoint" not in {point.strategy for point in frontier([ROWS[0], untimed], "").points}
 
 
 def test_the_picture_has_every_peer_and_what_is_not_dominated(tmp_path: Path) -> None:
