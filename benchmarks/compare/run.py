@@ -46,9 +46,14 @@ fewer than the least: the time of a step of 0.1 s varies by a tenth, and medians
 
 
 def is_due(rows: Sequence[Row], network: str, mode: str, peers: Sequence[str]) -> bool:
-    """Return whether a network has no rows, or none of one of the peers, which was left out or came later."""
+    """Return whether a network has no rows, or none of one of the peers, which was left out, not timed, or came later."""
     own = [row for row in rows if (row.network, row.mode) == (network, mode)]
-    return not own or not set(peers) <= {row.method for row in own if row.reason != LEFT_OUT}
+    done = {
+        row.method
+        for row in own
+        if row.reason != LEFT_OUT and (row.outcome == NOT_RUN or row.step_time_s is not None)
+    }
+    return not own or not set(peers) <= done
 
 
 def rows_of(
