@@ -41,6 +41,8 @@ def test_rows_that_the_model_was_fitted_on_are_marked(results: list[Result]) -> 
     paper = replace(PAPER, fitted=(Remark(Selection({"model": ("small",)}), "fitted"),))
     fitted = [number.standing.fitted for number in numbers_of(paper, results).stated]
     assert fitted == [True, False, False]  # a row that was not run is not fitted
+    reasons = [line["reason"] for line in scoreboard(paper, results)]
+    assert ["fitted" in reason for reason in reasons] == fitted
 
 
 def test_causes_are_given_for_deviations_only(results: list[Result]) -> None:

@@ -9,7 +9,7 @@ from membench.planning.workspaces import Workspaces
 STREAMS = ["gradients", "other", EXCHANGE_STREAM]
 STEPS = st.one_of(
     st.tuples(st.just("take"), st.sampled_from(STREAMS), st.integers(0, 9)),
-    st.tuples(st.just("wait"), st.sampled_from(STREAMS), st.integers(0, 40)),
+    st.tuples(st.just("wait"), st.sampled_from(STREAMS), st.integers(0, 9)),
     st.tuples(st.just("synchronize"), st.sampled_from(STREAMS), st.just(0)),
 )
 
@@ -24,8 +24,9 @@ def test_each_stream_holds_the_largest_workspace_not_waited_for(steps: list[tupl
                 workspaces.take(stream, position, number)
                 pending.append((position, stream, number))
             case "wait":
-                workspaces.waited(stream, number)
-                pending = [task for task in pending if task[1] != stream or task[0] > number]
+                earlier = position - number
+                workspaces.waited(stream, earlier)
+                pending = [task for task in pending if task[1] != stream or task[0] > earlier]
             case _:
                 workspaces.synchronized()
                 pending = [task for task in pending if task[1] == EXCHANGE_STREAM]

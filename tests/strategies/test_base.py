@@ -3,6 +3,7 @@
 import pytest
 
 from membench.core.errors import UnsupportedStrategy
+from membench.core.task_graph import Mode
 from membench.strategies import eager
 from membench.strategies.base import find_strategy, strategies
 
@@ -16,3 +17,9 @@ def test_a_name_belongs_to_one_strategy(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(eager, "Twin", Twin, raising=False)
     with pytest.raises(UnsupportedStrategy, match=r"test_base\.Twin needs a name of its own, not 'eager'"):
         find_strategy("eager")
+
+
+def test_each_mode_has_the_strategies_that_name_it() -> None:
+    training, inference = strategies(Mode.TRAINING), strategies(Mode.INFERENCE)
+    assert {"eager", "mmcnn"} <= inference.keys() and {"eager", "layrub_hybrid"} <= training.keys()
+    assert "mmcnn" not in training and "layrub_hybrid" not in inference

@@ -61,6 +61,11 @@ def test_transferred_is_what_goes_both_ways() -> None:
     assert _metrics("eager")["transferred_bytes"] == 0
 
 
+def test_convolutions_take_a_part_of_the_computation() -> None:
+    metrics = _metrics("vdnn_all")
+    assert 0 < metrics["convolution_time_s"] < metrics["compute_time_s"]
+
+
 def test_power_is_given_for_devices_with_known_power() -> None:
     power = configuration.load("device", "k40_modnn").power
     metrics = _metrics("vdnn_all")
