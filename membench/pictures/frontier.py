@@ -126,6 +126,9 @@ class _Label:
     color: str
     is_ours: bool = False
 
+    def font(self) -> dict[str, Any]:
+        return {"fontsize": _FONT_POINTS + self.is_ours, "weight": "bold" if self.is_ours else "normal"}
+
 
 def _set_axes(axes: Axes, frontier: Frontier) -> None:
     shown = [point for line in frontier.lines().values() for point in line]
@@ -216,7 +219,7 @@ def _place(axes: Axes, labels: Sequence[_Label], frontier: Frontier) -> None:
     limits = [edge * points_per_pixel for edge in (frame.x0, frame.x1, frame.y0, frame.y1)]
     for label in labels:
         x, y = _place_of(axes, label.x, label.y, points_per_pixel)
-        width, height = 0.56 * _FONT_POINTS * len(label.text), 1.15 * _FONT_POINTS
+        width, height = _size_of(axes, label, points_per_pixel)
         boxes = [
             (left, left + width, low, low + height)
             for distance in (4, 12, 22, 34, 48)
@@ -237,10 +240,17 @@ def _place(axes: Axes, labels: Sequence[_Label], frontier: Frontier) -> None:
         far = max(abs(box[0] + width / 2 - x) - width / 2, abs(box[2] + height / 2 - y) - height / 2) > 14
         axes.annotate(
             label.text, (label.x, label.y), xytext=(box[0] - x, box[2] - y), textcoords="offset points",
-            fontsize=_FONT_POINTS + (1 if label.is_ours else 0), weight="bold" if label.is_ours else "normal",
-            color=label.color, ha="left", va="bottom", zorder=6, annotation_clip=False,
+            color=label.color, ha="left", va="bottom", zorder=6, annotation_clip=False, **label.font(),
             arrowprops={"arrowstyle": "-", "color": "#9ca3af", "linewidth": 0.5} if far else None,
         )  # fmt: skip
+
+
+def _size_of(axes: Axes, label: _Label, points_per_pixel: float) -> tuple[float, float]:
+    """Return a label's width and height in points."""
+    written = axes.text(0, 0, label.text, **label.font())
+    extent = written.get_window_extent()
+    written.remove()
+    return extent.width * points_per_pixel, extent.height * points_per_pixel
 
 
 def _along(places: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
