@@ -22,6 +22,7 @@ constexpr int POISON = 0xFF;  // floats read as NaN, integers as -1
 
 struct Piece {
   size_t size_bytes;
+  size_t space_bytes;  // of the memory, which another piece may have had
   size_t requested_bytes;
   int64_t stream;
   std::vector<int64_t> other_streams;
@@ -46,11 +47,12 @@ class DeviceMemory final : public c10::DeviceAllocator {
     const size_t size_bytes = (requested_bytes + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
     const int64_t stream = current_stream();
     take_back_what_has_passed();
-    void* pointer = cached(stream, size_bytes);
+    auto [pointer, space_bytes] = cached(stream, size_bytes);
     if (pointer == nullptr) {
       pointer = reserved(size_bytes);
+      space_bytes = size_bytes;
     }
-    pieces_[pointer] = {size_bytes, requested_bytes, stream, {}};
+    pieces_[pointer] = {size_bytes, space_bytes, requested_bytes, stream, {}};
     count_allocated(pieces_[pointer], +1);
     return {pointer, pointer, &free_on_device, device};
   }
@@ -129,15 +131,20 @@ class DeviceMemory final : public c10::DeviceAllocator {
     return {&stats_.requested_bytes, &stats_.allocated_bytes, &stats_.active_bytes, &stats_.reserved_bytes};
   }
 
-  void* cached(int64_t stream, size_t size_bytes) {
-    auto& same_size = cache_[{stream, size_bytes}];
-    if (same_size.empty()) {
-      return nullptr;
+  // Return the smallest memory that fits and its size, or null. Blocks whose sizes vary a little would otherwise each
+  // have memory of their own, which takes longer to fill the first time than most jobs take.
+  std::pair<void*, size_t> cached(int64_t stream, size_t size_bytes) {
+    for (auto found = cache_.lower_bound({stream, size_bytes});
+         found != cache_.end() && found->first <= std::pair{stream, size_bytes + size_bytes / 8}; ++found) {
+      auto& [key, pointers] = *found;
+      if (!pointers.empty()) {
+        void* pointer = pointers.back();
+        pointers.pop_back();
+        overwrite(pointer, key.second);
+        return {pointer, key.second};
+      }
     }
-    void* pointer = same_size.back();
-    same_size.pop_back();
-    overwrite(pointer, size_bytes);
-    return pointer;
+    return {nullptr, 0};
   }
 
   // Overwrite memory at the current stream's position.
@@ -177,9 +184,9 @@ class DeviceMemory final : public c10::DeviceAllocator {
 
   void take_back(const Freed& freed) {
     if (current_stream() == freed.piece.stream) {  // others may read it until the stream follows them, which it does at the latest
-      overwrite(freed.pointer, freed.piece.size_bytes);  // when it allocates the memory again
+      overwrite(freed.pointer, freed.piece.space_bytes);  // when it allocates the memory again
     }
-    cache_[{freed.piece.stream, freed.piece.size_bytes}].push_back(freed.pointer);
+    cache_[{freed.piece.stream, freed.piece.space_bytes}].push_back(freed.pointer);
     count_active(freed.piece, -1);
   }
 
