@@ -34,7 +34,6 @@ class _Copies:
     filled_by: Access | None = None  # while the copy in host memory is valid
     users: list[Access] = field(default_factory=list)  # of host memory: the last write, and reads since
     stored_by: Access | None = None  # while the copy on the disk is valid
-    disk_users: list[Access] = field(default_factory=list)
 
 
 class HostCopies:
@@ -105,7 +104,6 @@ class HostCopies:
         if not self._order.clocks.known(access[0], copies.stored_by):
             what = self._order.what(copies.stored_by)
             self._order.hazard(f"{self._name(block)} is loaded before {what} is known to be done")
-        copies.disk_users.append(access)
         self.fill(block, access)
 
     def store(self, block: int, access: Access) -> None:
@@ -114,12 +112,9 @@ class HostCopies:
         self.read(block, access)
         if copies.stored_by is not None:
             self._order.hazard(f"{self._name(block)} is stored twice")
-        for user in copies.disk_users:
-            if not self._order.clocks.known(access[0], user):
-                self._order.hazard(
-                    f"{self._name(block)} is overwritten on the disk while {self._order.what(user)} may still use it"
-                )
-        copies.stored_by, copies.disk_users = access, [access]
+        copies.stored_by = (
+            access  # which follows the disk's earlier uses: they used the buffer, too, as did the last write
+        )
 
     def drop(self, block: int, access: Access) -> None:
         """Close a buffer."""
@@ -148,7 +143,7 @@ class HostCopies:
                 self._order.hazard(f"{block.name} was written, and its home on the {where} was not updated")
             if block.is_on_disk and copies.is_open:
                 self._order.hazard(f"{block.name} is still in host memory at the end")
-            for user in (*copies.users, *copies.disk_users):
+            for user in copies.users:
                 if not self._order.clocks.known(COMPUTE_STREAM, user):
                     self._order.hazard(
                         f"{block.name} is handed to the caller while {self._order.what(user)} may still use it"

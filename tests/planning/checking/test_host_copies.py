@@ -168,6 +168,10 @@ def test_a_block_is_loaded_after_its_store() -> None:
     assert hazard(stored_late) == "'first' is loaded although it is in host memory"
     never = at(at(schedule, 7, Wait(STORE_STREAM, 2)), 8, Wait(LOAD_STREAM, 2))
     assert hazard(never) == "'first' has no valid copy on the disk"
+    elsewhere = at(schedule, 12, Load(FIRST, "another"))
+    assert hazard(elsewhere) == (
+        "'first' is loaded before the store (instruction 7 on stream store) is known to be done"
+    )
 
 
 def test_a_buffer_that_another_stream_stores_is_not_dropped_at_once() -> None:

@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from membench.core.collective import Collective, CollectiveKind
 from membench.core.errors import InvalidSchedule
 from membench.core.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
+    HOST_STREAM,
+    AllReduce,
     Compute,
     Free,
     Hold,
@@ -20,7 +23,7 @@ from membench.core.schedule import (
     Synchronize,
     Wait,
 )
-from membench.core.task_graph import Kind, Phase, Task, TaskGraph
+from membench.core.task_graph import HostLocation, Kind, Phase, Task, TaskGraph
 from membench.planning.checking.validate import validate
 from membench.planning.pool import FixedPool
 from tests.helpers.four_tasks import FIRST, GRADIENT, INPUT, in_parallel, migrating, parallel_tasks, visiting
@@ -184,3 +187,80 @@ def test_a_stream_of_copies_runs_no_tasks(graph: TaskGraph) -> None:
     program = list(schedule.instructions)
     program[position] = Compute(3, COPY_STREAM)
     assert "stream 'copy' runs tasks and other work" in hazard(replace(schedule, instructions=tuple(program)))
+
+
+def test_a_space_counts_from_its_reservation_on(graph: TaskGraph) -> None:
+    schedule = migrating(graph)
+    position = schedule.instructions.index(Free(FIRST))
+    program = (*schedule.instructions[:position], Reserve(GRADIENT, 40), *schedule.instructions[position:])
+    assert (
+        hazard(replace(schedule, instructions=program))
+        == "holds 280 bytes, more than the schedule's stated peak 245"
+    )
+
+
+def changed(graph: TaskGraph, **tasks: Task) -> TaskGraph:
+    """The graph with other tasks in the places of those of these names."""
+    return replace(graph, tasks=tuple(tasks.get(task.name, task) for task in graph.tasks))
+
+
+def test_a_task_writes_into_memory_that_is_there(graph: TaskGraph) -> None:
+    blind = changed(graph, task1=replace(graph.tasks[1], reads=(), writes=(FIRST, FIRST + 1)))
+    program = (Compute(0), Free(FIRST), Compute(1))
+    assert hazard(Schedule("test", blind, program, 1000)) == "'first' is written while it is not resident"
+
+
+def test_a_task_runs_on_a_stream_of_its_processor(graph: TaskGraph) -> None:
+    on_host = changed(graph, task0=replace(graph.tasks[0], on_host=True))
+    for each, stream in ((graph, HOST_STREAM), (on_host, COMPUTE_STREAM)):
+        found = hazard(Schedule("test", each, (Compute(0, stream),), 1000))
+        assert found == f"task task0 runs on stream {stream!r}, which is not of its processor"
+
+
+def test_a_task_of_the_host_takes_no_device_memory_and_writes_to_homes_alone(graph: TaskGraph) -> None:
+    task = replace(graph.tasks[0], reads=(), creates=(), workspace_bytes=0, on_host=True)
+    program = (Compute(0, HOST_STREAM),)
+    for greedy in (replace(task, creates=(FIRST,)), replace(task, workspace_bytes=1)):
+        found = hazard(Schedule("test", changed(graph, task0=greedy), program, 1000))
+        assert found == "task task0 of the host takes device memory"
+    found = hazard(Schedule("test", changed(graph, task0=task), program, 1000))
+    assert found == "'first' is written on the host, where it has no home"
+
+
+def test_collectives_run_alone_on_the_stream_of_their_axis_and_in_order(graph: TaskGraph) -> None:
+    collective = Collective(CollectiveKind.ALL_REDUCE, 60, "data")
+    first, *others = (replace(task, reads=(FIRST,) if task.index else task.reads) for task in graph.tasks)
+    graph = replace(
+        graph, tasks=(first, *(replace(task, collective=collective) for task in others[:2]), others[2])
+    )
+
+    def issued_on(stream: str, *tasks: int) -> Schedule:
+        program = (Compute(0), Wait(collective.stream, 0), *(Compute(task, stream) for task in tasks))
+        return Schedule("test", graph, program, 1000)
+
+    elsewhere = "which is not that of its collective"
+    assert hazard(issued_on(COMPUTE_STREAM, 1)) == f"task task1 runs on stream 'compute', {elsewhere}"
+    assert (
+        hazard(issued_on(collective.stream, 3))
+        == f"task task3 runs on stream 'collectives data', {elsewhere}"
+    )
+    swapped = "collective task1 does not run in the graph's order, as in other ranks"
+    assert hazard(issued_on(collective.stream, 2, 1)) == swapped
+    assert "tasks were never computed" in hazard(issued_on(collective.stream, 1, 2))
+
+
+def test_only_what_the_step_asks_for_is_averaged(graph: TaskGraph) -> None:
+    program = (Compute(0), Wait("exchange", 0), AllReduce(FIRST))
+    found = hazard(Schedule("test", graph, program, 1000))
+    assert found == "'first' is averaged over all processes, which this step does not ask for"
+
+
+def test_a_home_on_the_host_is_handed_over_once_it_is_written(graph: TaskGraph) -> None:
+    state = replace(graph.blocks[INPUT], host_location=HostLocation(INPUT))
+    update = Task(0, "update", Kind.OTHER, Phase.UPDATE, 1, (INPUT,), (INPUT,), (), on_host=True)
+    graph = replace(graph, blocks=(state,), tasks=(update,))
+    program = (Compute(0, HOST_STREAM), Wait(COMPUTE_STREAM, 0))
+    validate(Schedule("test", graph, program, 0))
+    assert hazard(Schedule("test", graph, program[:1], 0)) == (
+        "input is handed to the caller while update (instruction 0 on stream host) may still use it"
+    )
