@@ -120,6 +120,16 @@ def test_a_conversion_makes_a_number_comparable() -> None:
     assert (line["paper_order"], line["agree"], line["paper_second"]) == (">", "true", "28 %")
 
 
+def test_numbers_of_two_units_are_compared_in_one() -> None:
+    rows = [
+        replace(ROW, system="a", unit="GB", value=1.0, half_unit=0.01),
+        replace(ROW, system="b", unit="MB", value=900.0, line=3),
+    ]
+    paper = replace(PAPER, units={"GB": 1024.0})
+    [line, _] = _lines([Result(row, answer(), row.value, Outcome.OK) for row in rows], paper=paper)
+    assert (line["paper_order"], line["our_order"], line["agree"]) == (">", ">", "true")
+
+
 def test_a_pair_is_fitted_only_if_both_its_numbers_are() -> None:
     results = _of_systems([1, 10, 20], [1, 10, 20])
     paper = replace(PAPER, fitted=(Remark(Selection({"system": ("system [23]",)}), "a fit"),))

@@ -19,7 +19,8 @@ def test_a_trace_has_every_span_and_the_peak(strategy: str) -> None:
     ]
     last_us = max(event["ts"] + event["dur"] for event in spans)
     assert last_us == pytest.approx(1e6 * max(span.end_s for span in run.runs[0].timeline.spans))
-    held = [sum(event["args"].values()) for event in events if event["ph"] == "C"]
-    assert max(held) == run.peak_bytes
+    counts = [event for event in events if event["ph"] == "C"]
+    assert counts[0]["ts"] == 0.0
+    assert max(sum(event["args"].values()) for event in counts) == run.peak_bytes
     tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert {tracks[event["tid"]] for event in spans} == {span.stream for span in run.runs[0].timeline.spans}

@@ -36,6 +36,15 @@ def test_the_waves_behind_a_set_of_throughputs_meet_it_best(true: float, other: 
         assert mean_square(errors[1]) > 1e-9
 
 
+def test_a_step_and_its_errors_worked_by_hand() -> None:
+    step = StepTimes(4, np.array([0.5, 1.0]), np.array([2.0, 4.0]), 0.25)
+    assert step.images_per_s(0.0) == pytest.approx(4 / 1.75)
+    assert step.images_per_s(2.0) == pytest.approx(4 / (0.25 + 0.5 * 2 + 1.0 * 1.5))
+    # the largest batch's error, and by how much those of the other batches differ from it
+    errors = [[float(np.expm1(log)) for log in logs] for logs in ([0.3, 0.6, 0.5], [0.1])]
+    assert mean_square(errors) == pytest.approx((0.5**2 + 0.1**2) / 2 + (0.2**2 + 0.1**2) / 2)
+
+
 def test_throughput_grows_with_the_batch() -> None:
     for row in read_published():
         assert list(row.images_per_s.values()) == sorted(row.images_per_s.values())

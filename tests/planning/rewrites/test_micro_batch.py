@@ -84,7 +84,12 @@ def test_without_a_budget_the_batch_stays_whole() -> None:
     assert next(iter(fitted_sizes(chain_of_batch, 100, UnitCost(), None))) == 100
 
 
-@pytest.mark.parametrize("given", [0, 9, -1, "many"])
-def test_a_micro_batch_that_is_none_is_refused(given: int | str) -> None:
+@pytest.mark.parametrize("given", [1, 8, "3"])
+def test_a_micro_batch_is_a_number_of_samples(given: int | str) -> None:
+    assert micro_batch_size(given, 8) == int(given)
+
+
+@pytest.mark.parametrize("given", [0, 9, -1, 2.0, True, "many"])
+def test_a_micro_batch_that_is_none_is_refused(given: float | str) -> None:
     with pytest.raises(MembenchError, match="give a number of samples from 1 to 8"):
         micro_batch_size(given, 8)
