@@ -56,6 +56,7 @@ def test_numbers_that_no_cluster_has_are_refused() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"collective_share": 1}, "collective_share is a fraction from 0 to below 1, not 1"),
         ({"switch_bytes_per_s": 0}, "switch_bytes_per_s is a positive number, not 0"),
+        ({"peer_bytes_per_s": 0}, "peer_bytes_per_s is a positive number, not 0"),
         ({"rails": 0}, "rails is a positive whole number, not 0"),
         ({"devices_per_host": 8, "devices_per_link": 3}, "divides the 8 devices of a host, but 3 does not"),
     ]

@@ -45,8 +45,9 @@ def test_one_block_more_than_the_multiprocessors_takes_a_further_wave() -> None:
 def test_a_deep_product_of_few_results_is_divided() -> None:
     """A weight gradient: 64 x 576 results, each of a million products."""
     product = Product(1, 64, 576, 1_000_000)
-    undivided_s = operations(product) / UNIT.ops_per_s * 80 / 5  # five tiles of 128 x 64
-    assert product_time_s(product, UNIT) < undivided_s / 5
+    best_s = operations(product) / UNIT.ops_per_s
+    undivided_s = product_time_s(product, replace(UNIT, bytes_per_s=1.0))  # sums of parts take forever
+    assert best_s < product_time_s(product, UNIT) < 1.5 * best_s < undivided_s
 
 
 def test_without_the_number_of_multiprocessors_any_tile_is_as_good() -> None:
