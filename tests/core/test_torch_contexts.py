@@ -96,6 +96,20 @@ def test_autocast_has_a_dtype_within_it_alone() -> None:
     assert contexts.autocast_dtype("cpu") is None
 
 
+def test_autocast_is_nested_as_torch_s_is() -> None:
+    """PyTorch drops cast weights when the outermost context ends, which it tells by this number."""
+
+    def nesting() -> int:
+        inner = torch.autocast_increment_nesting()
+        torch.autocast_decrement_nesting()
+        return inner
+
+    outside = nesting()
+    with contexts.autocast("cpu", torch.bfloat16):
+        assert nesting() == outside + 1
+    assert nesting() == outside
+
+
 def test_function_modes_are_counted_and_set_aside() -> None:
     before = internals.torch_function_modes()
     with torch.device("meta"):

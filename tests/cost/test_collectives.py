@@ -155,6 +155,7 @@ def test_groups_that_share_a_network_have_their_parts_of_it() -> None:
     assert collective_time_s(joined, alone, message) == shared_s  # one device reaches one port only
     one_port = replace(joined, rails=1)
     assert collective_time_s(one_port, alone, message) < shared_s / 7
+    assert collective_time_s(one_port, replace(alone, sharing=8), message) == pytest.approx(shared_s)
 
 
 def test_an_all_to_all_passes_the_network_with_what_leaves_the_host() -> None:

@@ -28,7 +28,11 @@ def test_layers_and_widths_are_the_sizes_that_the_table_names(
 ) -> None:
     with torch.device("meta"):
         made = MegatronLM(layers=layers, width=width, heads=heads, length=2048, vocabulary=51200)
-    assert sum(weight.numel() for weight in made.parameters()) == pytest.approx(billion * 1e9, rel=0.03)
+    weights = sum(weight.numel() for weight in made.parameters())
+    assert weights == pytest.approx(billion * 1e9, rel=0.03)
+    # Narayanan et al. 2021, equation 2, and the last norm
+    formula = 12 * layers * width**2 + 13 * layers * width + (51200 + 2048) * width
+    assert weights == formula + 2 * width
 
 
 def test_recomputation_changes_nothing() -> None:

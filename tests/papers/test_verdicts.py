@@ -144,6 +144,9 @@ def test_inputs_and_what_is_not_run_keep_their_reason() -> None:
     missing = judge(Result(ROW, Answer(Selection({}), not_run="not built")), None)
     assert (listed.verdict, listed.reason) == (Verdict.INPUT, "a batch size")
     assert (missing.verdict, missing.reason) == (Verdict.NOT_RUN, "not built")
+    silent = judge(Result(ROW, Answer(Selection({})), None, Outcome.OK, "no such metric"), None)
+    failed = judge(Result(ROW, Answer(Selection({})), None, Outcome.FAILED, "no such file"), None)
+    assert (silent.reason, failed.reason) == ("no such metric", "failed: no such file")
 
 
 @pytest.mark.parametrize(

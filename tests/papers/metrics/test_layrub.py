@@ -72,6 +72,7 @@ def test_a_copy_is_compared_with_the_convolution_whose_output_it_moves() -> None
         metrics = step_metrics((run,), step.timelines, device)
         assert metrics["intermediate_memory_bytes"] == peak_bytes(run.schedule, INTERMEDIATE_ROLES) > 0
         found.append(metrics["migration_speedup"])
+        assert metrics["migration_speedup_of_sums"] == pytest.approx(found[-1])  # there is one copy
     copy_s = device.copy_latency_s + 4 * 32 / device.host_to_device_bytes_per_s
     assert found[1] == pytest.approx(2 * 9 * 32 / device.arithmetic_ops_per_s / copy_s)
     assert found[0] == pytest.approx(2 * found[1])
