@@ -55,6 +55,19 @@ def test_a_bound_without_resident_weights_is_that_of_the_largest_task() -> None:
     assert metrics["neediest_task_bytes"] < metrics["lower_bound_bytes"] <= metrics["required_memory_bytes"]
 
 
+def test_what_is_external_leaves_out_the_framework_s_own_memory() -> None:
+    """moDNN's program holds the gradients of weights throughout, Caffe the momentum as well."""
+    batch_bytes = 8 * (3 * 32 * 32 * 4 + 8)
+    for framework, device, copies in (
+        ("pytorch", "k40m", 1),
+        ("modnn", "k40_modnn", 2),
+        ("caffe", "k40m", 3),
+    ):
+        metrics = _metrics("eager", framework=framework, device=device)
+        assert metrics["external_bytes"] == copies * metrics["weight_bytes"] + batch_bytes
+    assert metrics["overhead_bytes"] > 1e8
+
+
 def test_transferred_is_what_goes_both_ways() -> None:
     metrics = _metrics("vdnn_all")
     assert metrics["transferred_bytes"] == metrics["offloaded_bytes"] + metrics["prefetched_bytes"] > 0
