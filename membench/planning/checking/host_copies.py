@@ -112,9 +112,8 @@ class HostCopies:
         self.read(block, access)
         if copies.stored_by is not None:
             self._order.hazard(f"{self._name(block)} is stored twice")
-        copies.stored_by = (
-            access  # which follows the disk's earlier uses: they used the buffer, too, as did the last write
-        )
+        # earlier uses of the disk have ended: they used the buffer as well, and it was written since
+        copies.stored_by = access
 
     def drop(self, block: int, access: Access) -> None:
         """Close a buffer."""
