@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 # a file or a folder caches is made once, and takes from the other what is left when it is done. Python keeps what it compiles, also where
 # PYTHONDONTWRITEBYTECODE is set: the tests start many processes, each of which would compile the package, which takes a second.
 TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal --durations 25 --durations-min 5
+# Collecting all others takes as long again.
+ACCELERATOR_FILES = $(shell grep --recursive --files-with-matches --extended-regexp 'mark\.(accelerator|emulated)' --include 'test_*.py' tests | sort)
 
 .DEFAULT_GOAL := help
 .PHONY: help install test test-slow test-exhaustive test-accelerator test-gpu test-slurm measure compare compare-compile validate frontiers depth-record lint format docs figures report scoreboard sensitivity sync bench audit smoke clean
@@ -34,7 +36,7 @@ test-exhaustive: $(STAMP)  ## run all options on all networks, deep networks and
 
 test-accelerator: $(STAMP)  ## run the contract on an emulated GPU, whose streams are threads; needs a C++ compiler
 	@if command -v c++ >/dev/null; then \
-		PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MEMBENCH_TEST_DEVICE=emulated $(TEST) -m '(accelerator or emulated) and not exhaustive' tests; \
+		PATH="$(CURDIR)/$(VENV)/bin:$$PATH" MEMBENCH_TEST_DEVICE=emulated $(TEST) -m '(accelerator or emulated) and not exhaustive' $(ACCELERATOR_FILES); \
 	else echo 'test-accelerator is skipped: it needs a C++ compiler, such as g++'; test -z "$$CI"; fi
 
 test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none

@@ -3,8 +3,8 @@
     python -m benchmarks                          all of them
     python -m benchmarks codecs eager_overhead    some of them
 
-Each runs in a process of its own and prints what it measures. Its ratios at this commit, with those kept last, are printed and go to
-results/benchmarks; a checkout with changes keeps none.
+Each runs in a process of its own and prints what it measures. Its ratios at this commit, with those kept last, are
+printed and go to results/benchmarks; a checkout with changes keeps none.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from membench.sweep.cells.measured import CPU_ENVIRONMENT
 from membench.sweep.results.provenance import provenance
 
 BENCHMARKS = (
-    "checkpointing", "codecs", "compiled", "cpu_prediction", "depth", "eager_overhead", "inference_offload", "joint", "long_run",
-    "prediction", "sharded", "suite_overhead",
+    "checkpointing", "codecs", "compiled", "cpu_prediction", "depth", "eager_overhead", "inference_offload", "joint",
+    "long_run", "prediction", "sharded", "suite_overhead", "watched_state",
 )  # fmt: skip
 RESULTS = Path(__file__).parents[1] / "results" / "benchmarks"
 

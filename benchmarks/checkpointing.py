@@ -1,11 +1,11 @@
-"""Joint in the memory of a program with checkpointing: step times of `gradient_checkpointing_enable()` and of `joint` at its peak.
+"""Step times of `gradient_checkpointing_enable()`, and of `joint` within its peak of memory.
 
     python benchmarks/checkpointing.py                                          one network on one device
     python benchmarks/checkpointing.py --networks all --devices all --results results/checkpointing
 
-Networks are of transformers, in mixed precision (bfloat16); devices are simulated. A plan that takes no longer in no more memory
-shows both: at the program's peak `joint` is not slower, and at the program's time it needs no more memory. `--results` adds each
-line to FOLDER/rows.jsonl, goes on where an earlier run ended, and writes FOLDER/README.md.
+Networks are of transformers, in mixed precision (bfloat16); devices are simulated. A plan that takes no longer in no
+more memory shows both: at the program's peak `joint` is not slower, and at the program's time it needs no more memory.
+`--results` adds each line to FOLDER/rows.jsonl, goes on where an earlier run ended, and writes FOLDER/README.md.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from statistics import geometric_mean
 from membench.capture.capture import Captures
 from membench.core.configuration import load
 from membench.core.files import write_whole
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
 from membench.core.units import GIB
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
@@ -33,15 +33,16 @@ from membench.strategies.pytorch import PyTorch
 from membench.sweep.cells.model import Model
 
 NETWORKS = {
-    "gpt2": 8, "gpt2_medium": 8, "bert_base": 32, "bert_large": 16, "llama_1b": 2, "opt_1_3b": 2, "t5_small": 16, "hf/vit": 64,
+    "gpt2": 8, "gpt2_medium": 8, "bert_base": 32, "bert_large": 16, "llama_1b": 2, "opt_1_3b": 2, "t5_small": 16,
+    "hf/vit": 64,
 }  # fmt: skip
 """Batch sizes."""
 DEVICES = ("rtx3090", "a100_80gb", "h100")
 PAGE = """# `joint` in the memory of checkpointing
 
-Made by `python benchmarks/checkpointing.py --networks all --devices all --results results/checkpointing`, on simulated cards, in
-mixed precision (bfloat16). The program is a network of transformers after `gradient_checkpointing_enable()`; its peak is
-`joint`'s budget. *Ratio*: `joint`'s step time over the program's. The gap is that to `joint`'s lower bound.
+Made by `python benchmarks/checkpointing.py --networks all --devices all --results results/checkpointing`, on simulated
+cards, in mixed precision (bfloat16). The program is a network of transformers after `gradient_checkpointing_enable()`;
+its peak is `joint`'s budget. *Ratio*: `joint`'s step time over the program's. The gap is that to `joint`'s lower bound.
 
 | network | batch | device | without checkpointing | with | `joint` | ratio | gap | planned in |
 |---|---:|---|---:|---:|---:|---:|---:|---:|
@@ -83,9 +84,7 @@ class Row:
                 (self.joint_bytes, self.joint_s),
             )
         ]
-        return (
-            f"| {' | '.join([*cells, f'{self.ratio:.3f}', f'{self.gap:.1%}', f'{self.planning_s:.1f} s'])} |"
-        )
+        return f"| {' | '.join([*cells, f'{self.ratio:.3f}', f'{self.gap:.1%}', f'{self.planning_s:.1f} s'])} |"
 
 
 def row_of(network: str, device: str) -> Row:
@@ -123,16 +122,15 @@ def summary(rows: Sequence[Row]) -> str:
     ratios = [row.ratio for row in rows]
     slower = sum(ratio > 1 for ratio in ratios)
     return (
-        f"{len(rows)} cells: geometric mean of the ratio {geometric_mean(ratios):.3f}, largest {max(ratios):.4f}; joint is slower "
-        f"in {slower}, and holds more in {sum(row.joint_bytes > row.checkpointed_bytes for row in rows)}"
+        f"{len(rows)} cells: geometric mean of the ratio {geometric_mean(ratios):.3f}, largest {max(ratios):.4f}; "
+        f"joint is slower in {slower}, and holds more in "
+        f"{sum(row.joint_bytes > row.checkpointed_bytes for row in rows)}"
     )
 
 
 def main(arguments: argparse.Namespace) -> None:
     file = arguments.results / "rows.jsonl" if arguments.results else None
-    rows = (
-        [Row(**json.loads(line)) for line in file.read_text().splitlines()] if file and file.exists() else []
-    )
+    rows = [Row(**json.loads(line)) for line in file.read_text().splitlines()] if file and file.exists() else []
     done = {(row.network, row.device) for row in rows}
     cells = [cell for cell in product(arguments.networks, arguments.devices) if cell not in done]
     if cells:
@@ -146,9 +144,7 @@ def main(arguments: argparse.Namespace) -> None:
                         opened.write(json.dumps(asdict(row)) + "\n")
     print(summary(rows))
     if file:
-        write_whole(
-            file.parent / "README.md", PAGE + "".join(f"{row}\n" for row in rows) + f"\n{summary(rows)}.\n"
-        )
+        write_whole(file.parent / "README.md", PAGE + "".join(f"{row}\n" for row in rows) + f"\n{summary(rows)}.\n")
 
 
 def ratios() -> dict[str, float]:
@@ -163,9 +159,7 @@ def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=_names(NETWORKS), default="gpt2")
     parser.add_argument("--devices", type=_names(DEVICES), default="a100_80gb")
     parser.add_argument("--results", type=Path)

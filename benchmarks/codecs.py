@@ -1,7 +1,7 @@
 """Rates of encoding and decoding activations, compared with the CSR of scipy.sparse and of torch in one run.
 
-On a GPU, torch's is cuSPARSE's. A ratio above 1 means that ours is faster; the times are medians of several, measured in
-turns so that a busy machine slows all alike. COO, ELL and DIA, of which only the sizes count, are not tuned.
+On a GPU, torch's is cuSPARSE's. A ratio above 1 means that ours is faster; the times are medians of several, measured
+in turns so that a busy machine slows all alike. COO, ELL and DIA, of which only the sizes count, are not tuned.
 """
 
 import statistics
@@ -15,10 +15,10 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from membench.codecs.classic import COO, DIA, ELL
+from experiments.epmc.sizes import COO, DIA, ELL
 from membench.codecs.mask import BitMask
 from membench.codecs.rows import csr, vp_encoding
-from membench.core.codec import Codec
+from membench.core.graph.codec import Codec
 from membench.execution.measurement import synchronize
 
 ROWS, COLUMNS = 16_000, 256
@@ -54,9 +54,7 @@ def measure(matrix: Tensor) -> tuple[dict[str, float], dict[str, float]]:
     """Return the seconds of each to encode a matrix, and to decode it."""
     host = matrix.cpu().numpy()
     theirs, on_host = matrix.to_sparse_csr(), scipy.sparse.csr_matrix(host)
-    encode: dict[str, Callable[[], object]] = {
-        name: partial(codec.encode, matrix) for name, codec in OURS.items()
-    }
+    encode: dict[str, Callable[[], object]] = {name: partial(codec.encode, matrix) for name, codec in OURS.items()}
     encode |= {
         "torch": matrix.to_sparse_csr,
         "scipy": partial(scipy.sparse.csr_matrix, host),
@@ -65,11 +63,7 @@ def measure(matrix: Tensor) -> tuple[dict[str, float], dict[str, float]]:
     decode: dict[str, Callable[[], object]] = {
         name: partial(codec.decode, codec.encode(matrix)) for name, codec in OURS.items()
     }
-    decode |= {
-        "torch": theirs.to_dense,
-        "scipy": on_host.toarray,
-        "scipy's DIA": scipy.sparse.dia_matrix(host).toarray,
-    }
+    decode |= {"torch": theirs.to_dense, "scipy": on_host.toarray, "scipy's DIA": scipy.sparse.dia_matrix(host).toarray}
     return median_times_s(encode, matrix.device), median_times_s(decode, matrix.device)
 
 
@@ -79,9 +73,7 @@ def ratios() -> dict[str, float]:
     warnings.filterwarnings("ignore", category=scipy.sparse.SparseEfficiencyWarning)
     torch.set_num_threads(1)  # as scipy
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print(
-        f"{ROWS} x {COLUMNS} float32 on {device}: MB/s of the dense map (times as fast as torch's CSR, as scipy's)"
-    )
+    print(f"{ROWS} x {COLUMNS} float32 on {device}: MB/s of the dense map (times as fast as torch's CSR, as scipy's)")
     found: defaultdict[str, list[float]] = defaultdict(list)
     for density in DENSITIES:
         matrix = torch.randn(ROWS, COLUMNS, device=device)

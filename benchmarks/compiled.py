@@ -3,8 +3,9 @@
     python benchmarks/compiled.py                                one network on one device
     python benchmarks/compiled.py --all --results FOLDER         eight networks on two devices: half an hour
 
-Devices are simulated; budgets are shares of what eager execution of eager kernels holds. Prints a line for each; `--results` adds them
-to FOLDER/rows.csv as soon as they are made, goes on where an earlier run ended, and writes FOLDER/README.md.
+Devices are simulated; budgets are shares of what eager execution of eager kernels holds. Prints a line for each;
+`--results` adds them to FOLDER/rows.csv as soon as they are made, goes on where an earlier run ended, and writes
+FOLDER/README.md.
 """
 
 import argparse
@@ -19,8 +20,8 @@ from membench.capture.capture import Captures
 from membench.core.configuration import load
 from membench.core.errors import InfeasibleSchedule
 from membench.core.files import write_whole
-from membench.core.kernels import WHOLE_STEP
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.step.kernels import WHOLE_STEP
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
 from membench.steps.plan import plan
@@ -29,7 +30,8 @@ from membench.strategies.base import find_strategy
 from membench.sweep.cells.model import Model
 
 NETWORKS = {
-    "resnet50": 32, "vgg16": 32, "densenet121": 32, "googlenet": 64, "unet": 8, "mobilenet_v2": 32, "vit_b_16": 32, "gpt2_medium": 2,
+    "resnet50": 32, "vgg16": 32, "densenet121": 32, "googlenet": 64, "unet": 8, "mobilenet_v2": 32, "vit_b_16": 32,
+    "gpt2_medium": 2,
 }  # fmt: skip
 """Batch sizes."""
 DEVICES = ("rtx3090", "a100_40gb")
@@ -37,10 +39,11 @@ SHARES = (1.0, 0.8, 0.6, 0.45)
 COLUMNS = ("network", "device", "share", "budget_bytes", "eager_s", "compiled_s", "planning_s")
 PAGE = """# `joint` over compiled kernels
 
-Made by `python benchmarks/compiled.py --all --results results/compiled`; every row is in `rows.csv`. Simulated: step times of training in
-single precision under `joint`, with the kernels that `torch.compile` makes over those of eager PyTorch, at budgets of 100, 80, 60 and
-45 % of what eager PyTorch holds. Below 1 the compiled step is faster. Convolutions round to TF32, PyTorch's default, for which its eager
-kernels change layouts back and forth, while compiled steps keep channels last.
+Made by `python benchmarks/compiled.py --all --results results/compiled`; every row is in `rows.csv`. Simulated: step
+times of training in single precision under `joint`, with the kernels that `torch.compile` makes over those of eager
+PyTorch, at budgets of 100, 80, 60 and 45 % of what eager PyTorch holds. Below 1 the compiled step is faster.
+Convolutions round to TF32, PyTorch's default, for which its eager kernels change layouts back and forth, while compiled
+steps keep channels last.
 
 | network | budgets | geometric mean | largest | kept by compiled kernels alone | by eager ones alone |
 |---|---:|---:|---:|---:|---:|
@@ -50,9 +53,7 @@ Row = dict[str, str]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
@@ -75,9 +76,7 @@ def ratios() -> dict[str, float]:
     """Return the geometric mean of `joint`'s time with compiled kernels over that with eager ones."""
     rows = list(compared("resnet50", DEVICES[0]))
     print(*summary(rows), sep="\n", flush=True)
-    return {
-        f"compiled over eager kernels under joint, resnet50 on {DEVICES[0]}": geometric_mean(_ratios(rows))
-    }
+    return {f"compiled over eager kernels under joint, resnet50 on {DEVICES[0]}": geometric_mean(_ratios(rows))}
 
 
 def compared(network: str, device: str) -> Iterator[Row]:
@@ -121,11 +120,7 @@ def _line(name: str, rows: list[Row]) -> str:
 
 
 def _ratios(rows: Iterable[Row]) -> list[float]:
-    return [
-        float(row["compiled_s"]) / float(row["eager_s"])
-        for row in rows
-        if row["compiled_s"] and row["eager_s"]
-    ]
+    return [float(row["compiled_s"]) / float(row["eager_s"]) for row in rows if row["compiled_s"] and row["eager_s"]]
 
 
 _BOTH_WAYS = (("compiled_s", "eager_s"), ("eager_s", "compiled_s"))
@@ -145,9 +140,7 @@ def _write(folder: Path, rows: list[Row]) -> None:
     write_whole(folder / "rows.csv", "\n".join(lines) + "\n")
     done = {(row["network"], row["device"]) for row in rows}
     missing = [
-        f"{network} on {device}"
-        for network, device in product(NETWORKS, DEVICES)
-        if (network, device) not in done
+        f"{network} on {device}" for network, device in product(NETWORKS, DEVICES) if (network, device) not in done
     ]
     left = f"\nNot run yet: {', '.join(missing)}.\n" if missing else ""
     write_whole(folder / "README.md", PAGE + "\n".join(summary(rows)) + "\n" + left)

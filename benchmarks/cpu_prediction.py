@@ -19,8 +19,8 @@ import torch
 from membench.capture.capture import Captures
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
-from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.request import StepRequest
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
 from membench.sweep.cells.measured import CPU_ENVIRONMENT
 from membench.sweep.cells.model import Model
@@ -40,7 +40,7 @@ def ratio(network: str, strategy: str) -> float:
         model = replace(model, sizes={**model.sizes, "sequence_length": TOKENS})
     cost = MeasuredCost(torch.device("cpu"))
     captures = Captures(model.workload(NETWORKS[network], seed=0, device="cpu"), cost.device)
-    step = build_step(captures, cost, StepOptions(find_strategy(strategy)()))
+    step = build_step(captures, cost, StepRequest(find_strategy(strategy)()))
     predicted_s = simulated_step(step.plan, cost).step_time_s
     measured_s = step.measure().step_time_s
     step.close()
@@ -57,12 +57,9 @@ def ratios(networks: Iterable[str] = NETWORKS) -> dict[str, float]:
             for strategy in STRATEGIES:
                 found[strategy].append(ratio(network, strategy))
         of_network = {strategy: statistics.median(values) for strategy, values in found.items()}
-        print(
-            f"{network}: {', '.join(f'{name} {value:.2f}' for name, value in of_network.items())}", flush=True
-        )
+        print(f"{network}: {', '.join(f'{name} {value:.2f}' for name, value in of_network.items())}", flush=True)
         medians |= {
-            f"{network}, {strategy}: predicted over measured time": value
-            for strategy, value in of_network.items()
+            f"{network}, {strategy}: predicted over measured time": value for strategy, value in of_network.items()
         }
     return medians
 

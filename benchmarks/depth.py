@@ -1,11 +1,11 @@
 """Growth of capture, planning and simulation with depth, from ResNet-50 to ResNet-1517.
 
-Layrub at batch 32; moDNN at batch 256 within 12 GB, where it also captures the micro-batches that it tries. Each network in
-a process of its own. Prints seconds, microseconds per captured task and the process's memory: where the time per task stays
-level, the whole is linear.
+Layrub at batch 32; moDNN at batch 256 within 12 GB, where it also captures the micro-batches that it tries. Each
+network in a process of its own. Prints seconds, microseconds per captured task and the process's memory: where the time
+per task stays level, the whole is linear.
 
-Then every strategy at batch 32, those that plan for a budget at a tight one: microseconds of CPU time per captured task for
-planning, validation and simulation, each the median of three, and how they grow from ResNet-152 to ResNet-1001.
+Then every strategy at batch 32, those that plan for a budget at a tight one: microseconds of CPU time per captured task
+for planning, validation and simulation, each the median of three, and how they grow from ResNet-152 to ResNet-1001.
 """
 
 import gc
@@ -19,13 +19,13 @@ from dataclasses import replace
 
 from membench.capture.capture import Captures
 from membench.core.configuration import load, names
-from membench.core.schedule import RepeatedSchedule, Schedule
-from membench.core.task_graph import Mode, TaskGraph
+from membench.core.graph.schedule import RepeatedSchedule, Schedule
+from membench.core.graph.task_graph import Mode, TaskGraph
 from membench.core.units import GIB, KIB
 from membench.cost.roofline import RooflineCost
 from membench.planning.checking.validate import validate
-from membench.steps.plan import plan_step
-from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.plan import StepPlanner
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
@@ -69,7 +69,7 @@ def measure(
         return lowering.lower(graph)
 
     start_s = time.perf_counter()
-    parts = plan_step(graph_at, batch_size, strategy, cost, budget_bytes)
+    parts = StepPlanner(graph_at, batch_size, strategy, cost).within(budget_bytes)
     planned_s = time.perf_counter()
     simulated_step(parts, cost)
     end_s = time.perf_counter()
@@ -84,7 +84,7 @@ def measure(
 
 
 def all_strategies() -> dict[str, float]:
-    """Print a line for each strategy: its stages at each depth; and return how much a task takes at the greater depth over the less."""
+    """Print each strategy's stages at each depth; return a task's time at the greater depth over the less."""
     growth: dict[str, list[float]] = {stage: [] for stage in STAGES}
     graphs = {(depth, mode): captured(depth, mode) for depth in DEPTHS_OF_ALL for mode in Mode}
     title = "  ".join(f"{stage + ' at ' + '/'.join(map(str, DEPTHS_OF_ALL)):34s}" for stage in STAGES)

@@ -3,8 +3,8 @@
     python benchmarks/eager_overhead.py                       all networks
     python benchmarks/eager_overhead.py resnet18 gpt2         some of them
 
-Prints for each network on the CPU the median of the rounds' ratios of CPU time, and the ratio of peak memory; 1.00 means no
-cost. CPU time, because other programs on the machine do not add to it.
+Prints for each network on the CPU the median of the rounds' ratios of CPU time, and the ratio of peak memory; 1.00
+means no cost. CPU time, because other programs on the machine do not add to it.
 """
 
 import statistics
@@ -84,7 +84,8 @@ def compare(name: str) -> tuple[float, float]:
         peaks.append(cpu_peak_bytes(run))
     tasks = len(step.schedule.graph.tasks)
     print(
-        f"{name:15s} {plain_s * 1e3:8.1f} ms {tasks:6d} tasks   time ratio {ratio:5.3f}   peak ratio {peaks[1] / peaks[0]:6.4f}",
+        f"{name:15s} {plain_s * 1e3:8.1f} ms {tasks:6d} tasks   time ratio {ratio:5.3f}   peak ratio "
+        f"{peaks[1] / peaks[0]:6.4f}",
         flush=True,
     )
     return ratio, peaks[1] / peaks[0]

@@ -1,8 +1,8 @@
 """Inference with weights on the host: mmCNN against accelerate's `cpu_offload`, in one process, in turns.
 
-For each network: accelerate; mmCNN with the memory that accelerate needed; mmCNN under 5 MB. On the CPU "device" memory is
-what torch's allocator hands out, so accelerate is given copies of a state dict, as on a GPU.
-Prints peak memory (input and visiting weights included) and the median time of an inference.
+For each network: accelerate; mmCNN with the memory that accelerate needed; mmCNN under 5 MB. On the CPU "device" memory
+is what torch's allocator hands out, so accelerate is given copies of a state dict, as on a GPU. Prints peak memory
+(input and visiting weights included) and the median time of an inference.
 
 Needs accelerate: `pip install 'membench[bench]'`.
 """
@@ -31,14 +31,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "vgg19": (lambda: vgg(19), 224),
     **{
         name: (getattr(zoo, name), 224)
-        for name in (
-            "resnet18",
-            "resnet50",
-            "mobilenet_v2",
-            "densenet121",
-            "squeezenet1_1",
-            "shufflenet_v2_x1_0",
-        )
+        for name in ("resnet18", "resnet50", "mobilenet_v2", "densenet121", "squeezenet1_1", "shufflenet_v2_x1_0")
     },
 }
 
@@ -64,19 +57,14 @@ def compare(name: str) -> Iterator[tuple[str, float]]:
     module, images = build().eval(), torch.randn(1, 3, size, size)
     other = build().eval()
     other.load_state_dict(module.state_dict())
-    cpu_offload(
-        other, "cpu", offload_buffers=True, state_dict=CopiedOnRead(dict(module.state_dict()), CopyMeter(()))
-    )
+    cpu_offload(other, "cpu", offload_buffers=True, state_dict=CopiedOnRead(dict(module.state_dict()), CopyMeter(())))
     expected = other(images)
     theirs_bytes = images.nbytes + cpu_peak_bytes(lambda: other(images))
     steps = [
         membench.compile(module, None, (images, ()), strategy="mmcnn", budget=budget)
         for budget in (theirs_bytes, SMALLEST)
     ]
-    peaks = [
-        theirs_bytes,
-        *(s.schedule.graph.external_bytes + cpu_peak_bytes(lambda s=s: s(images)) for s in steps),
-    ]
+    peaks = [theirs_bytes, *(s.schedule.graph.external_bytes + cpu_peak_bytes(lambda s=s: s(images)) for s in steps)]
     times_s = in_turns_s([lambda: other(images), *(lambda s=s: s(images) for s in steps)])
     systems = ("accelerate", "mmcnn, as much", f"mmcnn, {SMALLEST}")
     outputs = (expected, *(step(images) for step in steps))
@@ -97,9 +85,7 @@ def ratios(networks: Iterable[str] = NETWORKS) -> dict[str, float]:
     except ImportError:
         print("inference_offload: not run, for accelerate is not installed; pip install 'membench[bench]'")
         return {}
-    print(
-        f"accelerate {accelerate.__version__} and mmCNN, {torch.get_num_threads()} threads, median of {ROUNDS}"
-    )
+    print(f"accelerate {accelerate.__version__} and mmCNN, {torch.get_num_threads()} threads, median of {ROUNDS}")
     with torch.no_grad():
         return {
             f"{system}: time of {network} over accelerate's": ratio

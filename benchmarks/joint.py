@@ -1,13 +1,13 @@
-"""Joint against other methods, at their own peaks and at equal budgets: step times, gaps to the lower bound, seconds of planning.
+"""Joint against other methods at their own peaks and at equal budgets: step times, gaps to the bound, planning.
 
-    python benchmarks/joint.py                                        one network on one device
-    python benchmarks/joint.py --networks all --devices all           ten networks, three of which are in no configuration
-                                                                      here, on three devices: half an hour
+    python benchmarks/joint.py                                one network on one device
+    python benchmarks/joint.py --networks all --devices all   ten networks, three of which are in no configuration here,
+                                                              on three devices: half an hour
     python benchmarks/joint.py --networks unet,vgg16 --results FOLDER --workers 2
 
-Devices are simulated. Prints a line for each network, device, budget and method, and a summary. `--results` adds each line to
-FOLDER/rows.jsonl as soon as its network and device are done, goes on where an earlier run ended, and writes FOLDER/README.md,
-tables of all rows there. `results/joint` holds those of all networks and devices.
+Devices are simulated. Prints a line for each network, device, budget and method, and a summary. `--results` adds each
+line to FOLDER/rows.jsonl as soon as its network and device are done, goes on where an earlier run ended, and writes
+FOLDER/README.md, tables of all rows there. `results/joint` holds those of all networks and devices.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from membench.capture.capture import Captures
 from membench.core.configuration import load
 from membench.core.errors import InfeasibleSchedule, MembenchError
 from membench.core.files import write_whole
-from membench.core.schedule import Schedule
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import TaskGraph
 from membench.core.units import MIB
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
@@ -51,15 +51,16 @@ OTHERS_BATCH_SIZE = 32
 LARGE_GAP = 0.15
 PAGE = """# `joint` against other methods
 
-Made by `python benchmarks/joint.py --networks all --devices all --results results/joint` on simulated cards, whose machine is
-`conf/machine/server.yaml`; every row is in `rows.jsonl`. *At their peaks*: `joint` with the peak of memonger, superneurons,
-layrub_inter, layrub_hybrid, vdnn_all and geeps as its budget, its step time over theirs, the geometric mean and the largest. *At
-equal budgets*: 80, 60 and 45 % of eager's peak, against rotor, pofo, capuchin and dtr, where both keep the budget. *Only joint*:
-where `joint` alone keeps it; *only other*: where `joint` refuses what the other keeps. The gap is that to `joint`'s lower bound.
-Planning is CPU time, that of the longest plan.
+Made by `python benchmarks/joint.py --networks all --devices all --results results/joint` on simulated cards, whose
+machine is `conf/machine/server.yaml`; every row is in `rows.jsonl`. *At their peaks*: `joint` with the peak of
+memonger, superneurons, layrub_inter, layrub_hybrid, vdnn_all and geeps as its budget, its step time over theirs, the
+geometric mean and the largest. *At equal budgets*: 80, 60 and 45 % of eager's peak, against rotor, pofo, capuchin and
+dtr, where both keep the budget. *Only joint*: where `joint` alone keeps it; *only other*: where `joint` refuses what
+the other keeps. The gap is that to `joint`'s lower bound. Planning is CPU time, that of the longest plan.
 """
 TABLE = """
-| network | plans | at their peaks: mean | largest | at equal budgets: mean | largest | only joint | only other | gap: median | worst | above 15 % | planning |
+| network | plans | at their peaks: mean | largest | at equal budgets: mean | largest | only joint \
+| only other | gap: median | worst | above 15 % | planning |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 """
 
@@ -105,7 +106,8 @@ class Row:
             f"{self.network:17s} {self.device:10s} {self.other:14s} {at:9s}{self.budget_bytes / MIB:7.0f} MiB   "
             f"eager {_ms(self.eager_s)}   {self.other} {_ms(self.other_s)}   joint {_ms(self.joint_s)}   "
             f"ratio {'-' if self.ratio is None else format(self.ratio, '.4f'):6s}   "
-            f"gap {'-' if self.gap is None else format(self.gap, '.2%'):6s}   planned in {self.joint_planning_s:5.1f} s "
+            f"gap {'-' if self.gap is None else format(self.gap, '.2%'):6s}   planned in {self.joint_planning_s:5.1f} "
+            f"s "
             f"({self.other} {self.other_planning_s:.1f} s)"
         )
 
@@ -192,9 +194,7 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
 
 def main(arguments: argparse.Namespace) -> None:
     file = arguments.results / "rows.jsonl" if arguments.results else None
-    rows = (
-        [Row(**json.loads(line)) for line in file.read_text().splitlines()] if file and file.exists() else []
-    )
+    rows = [Row(**json.loads(line)) for line in file.read_text().splitlines()] if file and file.exists() else []
     done = {(row.network, row.device) for row in rows}
     cells = [cell for cell in product(arguments.networks, arguments.devices) if cell not in done]
     if cells:
@@ -245,10 +245,7 @@ def _line(name: str, rows: Sequence[Row]) -> str:
         cells += [f"{geometric_mean(ratios):.3f}", f"{max(ratios):.3f}"]
     cells += [str(sum(row.other_s is None and row.joint_s is not None for row in equal))]
     cells += [str(sum(row.is_lost for row in rows)), f"{median(gaps):.1%}", f"{max(gaps):.1%}"]
-    cells += [
-        str(sum(gap > LARGE_GAP for gap in gaps)),
-        f"{max(row.joint_planning_s for row in plans):.1f} s",
-    ]
+    cells += [str(sum(gap > LARGE_GAP for gap in gaps)), f"{max(row.joint_planning_s for row in plans):.1f} s"]
     return f"| {' | '.join(cells)} |"
 
 
@@ -268,9 +265,7 @@ def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=_names(NETWORKS), default="resnet50")
     parser.add_argument("--devices", type=_names(DEVICES), default="k40m")
     parser.add_argument("--results", type=Path)

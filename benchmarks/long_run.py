@@ -1,8 +1,9 @@
 """A long training under three strategies on the CPU: memory, threads and descriptors of the process at four steps.
 
-Each strategy in a process of its own. RSS is the resident memory, tensors the bytes of all storages that a Python object
-holds, objects those that Python's garbage collector tracks. Growth per 100 steps is that from step 100 on, when everything
-has been allocated once; RSS also moves with the C library's allocator, so only growth that goes on is a leak.
+Each strategy in a process of its own. RSS is the resident memory, tensors the bytes of all storages that a Python
+object holds, objects those that Python's garbage collector tracks. Growth per 100 steps is that from step 100 on, when
+everything has been allocated once; RSS also moves with the C library's allocator, so only growth that goes on is a
+leak.
 """
 
 import gc
@@ -46,7 +47,7 @@ def line(name: str, values: Mapping[str, float]) -> str:
 
 
 def train(strategy: str) -> float:
-    """Print what a process holds over a training, and return the resident memory at its end over that after 100 steps."""
+    """Print what a process holds over a training; return the resident memory at its end over that after 100 steps."""
     torch.manual_seed(0)
     workload = Model.named(MODEL).workload(BATCH_SIZE, seed=0, device="cpu")
     module, images, targets = workload.module, workload.inputs[0], workload.targets[0]
@@ -71,8 +72,7 @@ def train(strategy: str) -> float:
 def ratios() -> dict[str, float]:
     """Return the resident memory after the last step over that after 100, by strategy, each in a process of its own."""
     print(
-        f"{READ_AT[-1]} steps of {MODEL} at batch {BATCH_SIZE}, {torch.get_num_threads()} threads of torch",
-        flush=True,
+        f"{READ_AT[-1]} steps of {MODEL} at batch {BATCH_SIZE}, {torch.get_num_threads()} threads of torch", flush=True
     )
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         grown = pool.map(train, STRATEGIES)

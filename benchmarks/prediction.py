@@ -1,6 +1,7 @@
 """Accuracy of step times predicted from operators measured in isolation, and the kinds of task that deviate.
 
-A ratio above 1 means that the step took longer than predicted. The clock around every task adds to each some microseconds.
+A ratio above 1 means that the step took longer than predicted. The clock around every task adds to each some
+microseconds.
 """
 
 import sys
@@ -12,14 +13,14 @@ from torch.nn.functional import cross_entropy
 
 from membench.backends.real import real_device
 from membench.capture.capture import Captures
-from membench.core.schedule import Compute
-from membench.core.timeline import Span
-from membench.core.workload import Workload
+from membench.core.graph.schedule import Compute
+from membench.core.graph.timeline import Span
+from membench.core.step.workload import Workload
 from membench.models.resnet import imagenet_resnet
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
-from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.request import StepRequest
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
 
 STRATEGIES = ("eager", "layrub_hybrid", "vdnn_all")
@@ -34,7 +35,7 @@ def resnet(depth: int, batch_size: int, image_size: int, device: torch.device) -
 
 def report(work: Workload, strategy: str, cost: MeasuredCost) -> float:
     """Print a step's kinds of tasks and return its measured over its predicted time."""
-    step = build_step(Captures(work, cost.device), cost, StepOptions(find_strategy(strategy)()))
+    step = build_step(Captures(work, cost.device), cost, StepRequest(find_strategy(strategy)()))
     predicted = simulated_step(step.plan, cost)
     measured = step.measure()
     step.close()
@@ -57,7 +58,8 @@ def report(work: Workload, strategy: str, cost: MeasuredCost) -> float:
     for kind in sorted(alone_s, key=lambda kind: -in_step_s[kind]):
         ratio = in_step_s[kind] / alone_s[kind]
         print(
-            f"  {kind:20s} alone {alone_s[kind] * 1e3:8.2f} ms, in the step {in_step_s[kind] * 1e3:8.2f} ms, ratio {ratio:.2f}"
+            f"  {kind:20s} alone {alone_s[kind] * 1e3:8.2f} ms, in the step {in_step_s[kind] * 1e3:8.2f} ms, ratio "
+            f"{ratio:.2f}"
         )
     return measured.step_time_s / predicted.step_time_s
 

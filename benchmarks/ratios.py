@@ -15,13 +15,14 @@ _COMMIT_CHARACTERS = 8
 _DAY_CHARACTERS = len("2026-11-27")
 PAGE = """# Benchmarks of membench itself, over commits
 
-Made by `make bench`. Each is a file of `benchmarks/`, whose first lines say what it compares. All values are ratios of two sides of one
-run, so that they compare between machines; every one is in `ratios.csv`. Columns are the latest commits at which a benchmark ran.
+Made by `make bench`. Each is a file of `benchmarks/`, whose first lines say what it compares. All values are ratios of
+two sides of one run, so that they compare between machines; every one is in `ratios.csv`. Columns are the latest
+commits at which a benchmark ran.
 """
 
 
 def ratios_of(benchmark: str) -> dict[str, float]:
-    """Run a benchmark in this process and return its ratios by what they compare; empty: it cannot run here, and printed why."""
+    """Run a benchmark here and return its ratios by what they compare; empty if it cannot run, and printed why."""
     found: dict[str, float] = import_module(f"benchmarks.{benchmark}").ratios()
     return found
 

@@ -1,12 +1,14 @@
 """Joint under FSDP, at the memory of the program's own checkpointing: its step time over that of the program.
 
     python benchmarks/sharded.py                          one network on one cluster
-    python benchmarks/sharded.py --all --results FOLDER   six networks on three clusters, full and selective checkpointing: an hour
+    python benchmarks/sharded.py --all --results FOLDER   six networks on three clusters, checkpointed in full and
+                                                          in parts: an hour
 
-Eight GPUs, simulated; weights in shards over all of them, gathered in bfloat16, gradients added up in single precision, AdamW. The
-program checkpoints every block (full) or all but products and attention (selective, as torchtitan's `op`), under plain PyTorch.
-`joint` plans the same step without these regions, with the program's allocated peak as its budget. Prints a line for each; `--results`
-adds them to FOLDER/rows.csv as soon as they are made, goes on where an earlier run ended, and writes FOLDER/README.md.
+Eight GPUs, simulated; weights in shards over all of them, gathered in bfloat16, gradients added up in single precision,
+AdamW. The program checkpoints every block (full) or all but products and attention (selective, as torchtitan's `op`),
+under plain PyTorch. `joint` plans the same step without these regions, with the program's allocated peak as its budget.
+Prints a line for each; `--results` adds them to FOLDER/rows.csv as soon as they are made, goes on where an earlier run
+ended, and writes FOLDER/README.md.
 """
 
 import argparse
@@ -24,72 +26,32 @@ from membench.core.files import write_whole
 from membench.models.llama import Llama, TokenLoss
 
 NETWORKS = {
-    "tinyllama_1b": {
-        "layers": 22,
-        "width": 2048,
-        "heads": 32,
-        "groups": 4,
-        "inner": 5632,
-        "vocabulary": 32000,
-    },
+    "tinyllama_1b": {"layers": 22, "width": 2048, "heads": 32, "groups": 4, "inner": 5632, "vocabulary": 32000},
     "llama3_1b": {"layers": 16, "width": 2048, "heads": 32, "groups": 8, "inner": 8192, "vocabulary": 128256},
     "llama3_3b": {"layers": 28, "width": 3072, "heads": 24, "groups": 8, "inner": 8192, "vocabulary": 128256},
-    "llama2_7b": {
-        "layers": 32,
-        "width": 4096,
-        "heads": 32,
-        "groups": 32,
-        "inner": 11008,
-        "vocabulary": 32000,
-    },
-    "mistral_7b": {
-        "layers": 32,
-        "width": 4096,
-        "heads": 32,
-        "groups": 8,
-        "inner": 14336,
-        "vocabulary": 32000,
-    },
-    "llama3_8b": {
-        "layers": 32,
-        "width": 4096,
-        "heads": 32,
-        "groups": 8,
-        "inner": 14336,
-        "vocabulary": 128256,
-    },
+    "llama2_7b": {"layers": 32, "width": 4096, "heads": 32, "groups": 32, "inner": 11008, "vocabulary": 32000},
+    "mistral_7b": {"layers": 32, "width": 4096, "heads": 32, "groups": 8, "inner": 14336, "vocabulary": 32000},
+    "llama3_8b": {"layers": 32, "width": 4096, "heads": 32, "groups": 8, "inner": 14336, "vocabulary": 128256},
 }
 CLUSTERS = ("dgx_a100_40gb", "dgx_h100", "rtx4090x8")
 CHECKPOINTING = {"full": "full", "selective": "op"}
 LENGTH = 4096
-COLUMNS = (
-    "network",
-    "cluster",
-    "checkpointing",
-    "budget_bytes",
-    "program_s",
-    "joint_s",
-    "host_bytes",
-    "planning_s",
-)
+COLUMNS = ("network", "cluster", "checkpointing", "budget_bytes", "program_s", "joint_s", "host_bytes", "planning_s")
 PAGE = """# `joint` under FSDP
 
-Made by `python benchmarks/sharded.py --all --results results/sharded`; every row is in `rows.csv`. Simulated. Eight GPUs, one sequence of
-4,096 tokens each: `joint`'s step time over that of the program, whose allocated peak is its budget, when the program checkpoints
-every block (full), or all but products and attention (selective). `joint` may copy to host memory, over links that two GPUs share
-in the clusters with NVLink.
+Made by `python benchmarks/sharded.py --all --results results/sharded`; every row is in `rows.csv`. Simulated. Eight
+GPUs, one sequence of 4,096 tokens each: `joint`'s step time over that of the program, whose allocated peak is its
+budget, when the program checkpoints every block (full), or all but products and attention (selective). `joint` may copy
+to host memory, over links that two GPUs share in the clusters with NVLink.
 
-| checkpointing | cluster | networks | geometric mean | largest |
-|---|---|---:|---:|---:|
+| checkpointing | cluster | networks | geometric mean | largest | |---|---|---:|---:|---:|
 """
 
 Row = dict[str, str]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
@@ -135,7 +97,8 @@ def compared(network: str, cluster: str, checkpointing: str) -> Row:
     joint = predicted(strategy="joint", budget=program.allocated_bytes)
     planning_s = time.process_time() - start_s
     values = (
-        network, cluster, checkpointing, program.allocated_bytes, f"{program.step_time_s:.6g}", f"{joint.step_time_s:.6g}",
+        network, cluster, checkpointing, program.allocated_bytes, f"{program.step_time_s:.6g}",
+        f"{joint.step_time_s:.6g}",
         joint.host_bytes, f"{planning_s:.1f}",
     )  # fmt: skip
     return dict(zip(COLUMNS, map(str, values), strict=True))

@@ -1,7 +1,7 @@
 """Overhead of a sweep per simulated cell: 200 cells of small networks, in one warm worker and without one.
 
-Prints milliseconds a cell: the simulation alone in this process, through a worker with its record kept on disk, and when the
-record is found there. The difference of the first two is the overhead. The workers' start is left out.
+Prints milliseconds a cell: the simulation alone in this process, through a worker with its record kept on disk, and
+when the record is found there. The difference of the first two is the overhead. The workers' start is left out.
 """
 
 import statistics
@@ -15,8 +15,8 @@ from hydra import compose
 
 from membench.core import configuration
 from membench.core.record import Configuration, Record
-from membench.papers.cells import cell_configuration, hydra_composition
 from membench.sweep.cells.run import run_cells
+from membench.sweep.composition import cell_configuration, hydra_composition
 from membench.sweep.processes.worker import Workers
 from membench.sweep.results.records import Records
 
@@ -50,7 +50,7 @@ def times_ms(run: Callable[[Configuration], Record], sweep: list[Configuration])
 
 
 def ratios() -> dict[str, float]:
-    """Return the median of a cell's time through the suite, and of finding its record, over that of its simulation alone."""
+    """Return the median of a cell's time through the suite, and of finding its record, over its simulation's."""
     sweep = cells()
     queue: list[Configuration] = []
     alone = run_cells(iter(queue.pop, None))

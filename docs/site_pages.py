@@ -1,7 +1,7 @@
 """Pages of the documentation site that are not files of docs/, and links that hold in a checkout and in the site.
 
-A hook of MkDocs, see mkdocs.yml. Nothing is written into docs/: commands, the public interface, the papers' results and the
-pages at the top of the repository become pages while the site is built, each from its own definition.
+A hook of MkDocs, see mkdocs.yml. Nothing is written into docs/: commands, the public interface, the papers' results and
+the pages at the top of the repository become pages while the site is built, each from its own definition.
 """
 
 import ast
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, is_typeddict
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -22,9 +22,9 @@ from mkdocs.structure.pages import Page
 
 from membench.cli.commands import COMMANDS, docstring, groups_of, option_lines, overview
 from membench.core import configuration
-from membench.papers.loader import known_papers
-from membench.papers.pages import write_report
-from membench.papers.paper_page import Sources, read_page
+from membench.lab.papers.pages.pages import write_report
+from membench.lab.papers.pages.paper_page import Sources, read_page
+from membench.lab.papers.reading.loader import known_papers
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = Sources(results=ROOT / "results", figures=ROOT / "paper_figs", experiments=ROOT / "experiments")
@@ -169,16 +169,15 @@ def _frontiers() -> Generated:
         f"[All points](../results/frontiers/{name}.csv)"
         for name in names
     )
-    text = f"# Frontiers\n\nThe pictures and tables of `make frontiers`; [how to read them](../docs/frontier.md).\n\n{shown}\n"
+    heading = "# Frontiers\n\nThe pictures and tables of `make frontiers`; [how to read them](../docs/frontier.md)."
+    text = f"{heading}\n\n{shown}\n"
     return Generated("results/frontiers.md", "paper_figs/README.md", text, (FRONTIERS, "results/frontiers"))
 
 
 def _decisions() -> Generated:
     paths = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     lines = "\n".join(f"- [{_title(path)}]({path.name})" for path in paths)
-    return Generated(
-        "decisions/index.md", "docs/decisions/index.md", f"# Decisions\n\n{lines}\n", ("docs/decisions",)
-    )
+    return Generated("decisions/index.md", "docs/decisions/index.md", f"# Decisions\n\n{lines}\n", ("docs/decisions",))
 
 
 def _title(path: Path) -> str:
@@ -234,11 +233,19 @@ def _python() -> Iterator[Generated]:
     functions = [name for name in exported if name.islower()]
     classes = [name for name in exported if name not in (*errors, *functions)]
     yield _interface("functions", "Functions", "membench", functions)
+    yield _interface("options", "Options of compile, predict and advise", "membench.steps.request", _keywords())
     yield _interface("classes", "Classes", "membench", classes)
     yield _interface("errors", "Errors", "membench", errors)
     yield _interface(
         "strategies", "The author's kit of strategies", "membench.strategies", exports("membench.strategies")
     )
+
+
+def _keywords() -> list[str]:
+    """Return the names of the classes that declare options."""
+    from membench.steps import request
+
+    return [name for name, each in vars(request).items() if is_typeddict(each)]
 
 
 def _interface(name: str, title: str, package: str, names: Iterable[str]) -> Generated:
@@ -247,7 +254,7 @@ def _interface(name: str, title: str, package: str, names: Iterable[str]) -> Gen
 
 
 def exports(package: str) -> dict[str, str]:
-    """Return the names in a package's ``__all__`` that it imports, each with the module that defines it, in that order."""
+    """Return the names in a package's ``__all__`` that it imports, each with the module that defines it, in order."""
     tree = ast.parse((ROOT / package.replace(".", os.sep) / "__init__.py").read_text())
     modules = {
         alias.name: str(node.module)
@@ -269,8 +276,7 @@ def command_page(command: str) -> str:
     if groups := groups_of(command):
         parts += ["## Groups and their choices", "| Group | Choices |\n| --- | --- |"]
         parts[-1] += "".join(
-            f"\n| `{group}` | {', '.join(f'`{name}`' for name in configuration.names(group))} |"
-            for group in groups
+            f"\n| `{group}` | {', '.join(f'`{name}`' for name in configuration.names(group))} |" for group in groups
         )
     if COMMANDS[command]:
         parts += ["## Options", "| Option | Default | Meaning |\n| --- | --- | --- |"]

@@ -17,17 +17,14 @@ profiling   times measured on the device
 steps       what `compile` and `predict` return
 pictures    one step drawn: memory over time, Chrome trace
 sweep       cells (model, method, device) run in processes, and their records
-training    training to accuracy
-papers      experiments of the papers, their numbers next to ours, the verdicts
-validation  published measurements of others, predicted
 advice      whether a step fits a device, and the fastest method with which it does
 cli         the commands
+lab         the laboratory, not in the wheel: papers, published measurements, training to accuracy, fits
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from membench.core.device import DeviceProfile
 from membench.core.errors import (
     ExchangeFailed,
     InfeasibleSchedule,
@@ -37,27 +34,29 @@ from membench.core.errors import (
     ModuleChanged,
     OutOfMemory,
     ShapeMismatch,
+    StepOutdated,
     UnsupportedModel,
     UnsupportedStrategy,
 )
+from membench.core.hardware.device import DeviceProfile
 
 if TYPE_CHECKING:
-    from membench.advice.advice import Advice, AdvisedPlan
     from membench.advice.advise import advise
-    from membench.advice.cluster_advice import ClusterAdvice
-    from membench.core.machine import Machine
-    from membench.core.optimizer import WeightUpdate
+    from membench.advice.cluster.advice import ClusterAdvice
+    from membench.advice.device.advice import Advice, AdvisedPlan
+    from membench.core.hardware.machine import Machine
+    from membench.core.step.optimizer import WeightUpdate
     from membench.models.serving import served_inputs
     from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
     from membench.steps.measurement import StepMeasurement
     from membench.steps.parallel.pipelined_step import Pipelined
     from membench.steps.predict import predict
     from membench.steps.predicted.prediction import Prediction
-    from membench.steps.predicted.simulated_step import SimulatedStep
     from membench.steps.real.buckets import pad_to_bucket
     from membench.steps.real.compiled_step import CompiledStep
     from membench.steps.real.micro_batched_step import MicroBatchedStep
     from membench.steps.real.shaped_step import ShapedStep
+    from membench.steps.simulated_step import SimulatedStep
     from membench.steps.wrap import wrap
 
 __version__ = "0.1.0"
@@ -82,6 +81,7 @@ __all__ = [
     "ShapedStep",
     "SimulatedStep",
     "StepMeasurement",
+    "StepOutdated",
     "UnsupportedModel",
     "UnsupportedStrategy",
     "WeightUpdate",
@@ -95,17 +95,17 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Advice": "membench.advice.advice",
-    "AdvisedPlan": "membench.advice.advice",
-    "ClusterAdvice": "membench.advice.cluster_advice",
+    "Advice": "membench.advice.device.advice",
+    "AdvisedPlan": "membench.advice.device.advice",
+    "ClusterAdvice": "membench.advice.cluster.advice",
     "CompiledStep": "membench.steps.real.compiled_step",
-    "Machine": "membench.core.machine",
+    "Machine": "membench.core.hardware.machine",
     "MicroBatchedStep": "membench.steps.real.micro_batched_step",
     "Pipelined": "membench.steps.parallel.pipelined_step",
     "Prediction": "membench.steps.predicted.prediction",
     "ShapedStep": "membench.steps.real.shaped_step",
-    "SimulatedStep": "membench.steps.predicted.simulated_step",
-    "WeightUpdate": "membench.core.optimizer",
+    "SimulatedStep": "membench.steps.simulated_step",
+    "WeightUpdate": "membench.core.step.optimizer",
     "StepMeasurement": "membench.steps.measurement",
     "advise": "membench.advice.advise",
     "compile": "membench.steps.compile",

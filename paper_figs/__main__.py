@@ -27,10 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0
     if unknown := [word for word in arguments if word not in known]:
-        print(
-            f"paper_figs: there is no paper {unknown[0]!r}; there are: {', '.join(known)}",
-            file=sys.stderr,
-        )
+        print(f"paper_figs: there is no paper {unknown[0]!r}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
     from paper_figs.style import save, use_style  # takes seconds; a wrong argument should not
 

@@ -1,4 +1,4 @@
-"""A paper's judged numbers at a glance, ours over the paper's: by table and section for one paper, by standing for all papers."""
+"""A paper's judged numbers over the paper's, by table and section; all papers' by standing."""
 
 import re
 from collections.abc import Sequence
@@ -14,14 +14,8 @@ from matplotlib.lines import Line2D
 from paper_figs import style
 from paper_figs.style import in_order, read
 
-COLORS = {
-    "held out": "#e69fc8",
-    "fitted": "#5b6472",
-    "reproduced": "#009e73",
-    "better": "#0072b2",
-    "worse": "#d55e00",
-}
-"""By kind, different to those who do not see red or green (Okabe and Ito, Color Universal Design, 2008); the last on top."""
+COLORS = {"held out": "#e69fc8", "fitted": "#5b6472", "reproduced": "#009e73", "better": "#0072b2", "worse": "#d55e00"}
+"""By kind, the last on top, in colours that all can tell apart (Okabe and Ito, Color Universal Design, 2008)."""
 
 _LEGEND = ("reproduced", "better", "worse", "fitted", "held out")
 _DARK = "#374151"
@@ -58,8 +52,8 @@ class DotRow:
 def judged_numbers(paper: str) -> pd.DataFrame:
     """Return the numbers of a paper that have a verdict, in the order of its scoreboard.
 
-    Columns: `place`, the table or section; `kind`, a key of `COLORS`; `ratio` of the simulated value to the paper's, NaN
-    where there is none (out of memory, zero or negative, or judged by its direction alone); `agrees`; `on_choice`;
+    Columns: `place`, the table or section; `kind`, a key of `COLORS`; `ratio` of the simulated value to the paper's,
+    NaN where there is none (out of memory, zero or negative, or judged by its direction alone); `agrees`; `on_choice`;
     `cannot_fail`.
     """
     board = read(paper, "scoreboard")
@@ -125,20 +119,14 @@ def dot_row(label: str, numbers: pd.DataFrame, dot_in: float) -> DotRow:
     octave = np.log2(numbers["ratio"]).sort_values(kind="stable")
     dot = dot_in / _octave_in()
     inside = octave[octave.abs() <= OCTAVES]
-    margins = {
-        LESS: octave[octave < -OCTAVES],
-        MORE: octave[octave > OCTAVES],
-        NO_RATIO: octave[octave.isna()],
-    }
+    margins = {LESS: octave[octave < -OCTAVES], MORE: octave[octave > OCTAVES], NO_RATIO: octave[octave.isna()]}
     columns = max(1, int(2 * MARGIN_OCTAVES / dot))
     parts = [pd.DataFrame({"octave": inside, "lane": stack(inside.to_list(), dot)}, index=inside.index)]
     for middle, outside in margins.items():
         places = np.arange(len(outside))
         width = min(columns, len(outside))
         spread = (places % columns - (width - 1) / 2) * dot
-        parts.append(
-            pd.DataFrame({"octave": middle + spread, "lane": places // columns}, index=outside.index)
-        )
+        parts.append(pd.DataFrame({"octave": middle + spread, "lane": places // columns}, index=outside.index))
     placed = pd.concat([part for part in parts if len(part)])
     lanes = int(placed["lane"].max()) + 1
     placed["lane"] = [_from_middle(int(lane)) * min(1, MOST_LANES / lanes) for lane in placed["lane"]]
@@ -287,9 +275,7 @@ def _place(item: str) -> str:
 
 def _order(place: str) -> tuple[int, list[int]]:
     """Return a sorting key: tables, figures, the abstract, then sections."""
-    kind = next(
-        (n for n, start in enumerate(("Table", "Fig", "Abstract", "Sec")) if place.startswith(start)), 4
-    )
+    kind = next((n for n, start in enumerate(("Table", "Fig", "Abstract", "Sec")) if place.startswith(start)), 4)
     return kind, [int(number) for number in re.findall(r"\d+", place)]
 
 

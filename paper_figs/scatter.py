@@ -61,14 +61,7 @@ def draw(dataset: str, quantity: str) -> Figure:
         chosen = judged & (groups == name)
         color = "#9ca3af" if name == OTHERS else colors[position % len(colors)]
         axes.scatter(
-            measured[chosen],
-            simulated[chosen],
-            s=14,
-            alpha=0.75,
-            color=color,
-            linewidth=0,
-            label=name,
-            zorder=3,
+            measured[chosen], simulated[chosen], s=14, alpha=0.75, color=color, linewidth=0, label=name, zorder=3
         )
     if not judged.all():
         axes.scatter(measured[~judged], simulated[~judged], **_FITTED, label="fitted on")

@@ -1,4 +1,7 @@
-"""Shared style of the figures, and how they are saved: the same bytes from the same results. Reads results/ and conf/ only."""
+"""Shared style of the figures, and how they are saved: the same bytes from the same results.
+
+Reads results/ and conf/ only.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,14 +25,7 @@ RESULTS = ROOT / "results"
 Colors = Mapping[str, str]
 """Colours by the label of a bar or line."""
 
-PAPER_MARKER = {
-    "marker": "D",
-    "s": 42,
-    "color": "#d1495b",
-    "edgecolor": "white",
-    "linewidth": 0.8,
-    "zorder": 5,
-}
+PAPER_MARKER = {"marker": "D", "s": 42, "color": "#d1495b", "edgecolor": "white", "linewidth": 0.8, "zorder": 5}
 PAPER_LABEL = "stated in the paper"
 REFERENCE_LINE = {"color": "#374151", "linewidth": 0.8, "linestyle": "--"}
 """Line of a value to compare with: a baseline, or a device's memory."""
@@ -38,9 +34,7 @@ REFERENCE_LINE = {"color": "#374151", "linewidth": 0.8, "linestyle": "--"}
 def use_style() -> None:
     """Set fonts, lines and sizes for every figure."""
     sns.set_theme(context="paper", style="whitegrid", font="DejaVu Sans", font_scale=1.05)
-    mpl.rcParams.update(
-        {"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11, "figure.dpi": 150}
-    )
+    mpl.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11, "figure.dpi": 150})
     mpl.rcParams.update({"axes.titlelocation": "left", "grid.color": "#e5e7eb", "svg.hashsalt": "membench"})
 
 
@@ -156,8 +150,5 @@ def save(figure: Figure, path: Path) -> None:
     """Save a figure as ``.png`` and ``.pdf`` under a path's name, without dates or versions in them."""
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
-    figure.savefig(
-        path.with_suffix(".pdf"),
-        metadata={"CreationDate": None, "Producer": None, "Creator": None},
-    )
+    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None, "Producer": None, "Creator": None})
     plt.close(figure)

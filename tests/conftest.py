@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.helpers import kept_workers
+from tests.helpers.advice import kept_workers
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collect tests without Python's garbage collector, and have it look at no object that is there afterwards.
 
-    They are a million, of libraries and of tests, most of which live as long as the process, so that looking at them takes time for nothing.
+    They are a million, of libraries and of tests, most of which live as long as the process, so that looking at them
+    takes time for nothing.
     """
     gc.disable()
     result = yield
@@ -29,7 +30,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def measurements_are_short() -> Iterator[None]:
-    """See `short_measurements`, which is imported here since it imports torch; the process that hands out tests does without."""
+    """See `short_measurements`, imported here as it imports torch, which the process that hands out tests lacks."""
     from tests.helpers.short_measurements import short_measurements
 
     with short_measurements():

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ import membench
 PACKAGE = Path(membench.__file__).parent
 ORDER = (
     "core", "models", "data", "capture", "cost", "codecs", "planning", "frameworks", "backends", "execution",
-    "strategies", "profiling", "steps", "pictures", "sweep", "training", "papers", "validation", "advice", "cli",
+    "strategies", "profiling", "steps", "pictures", "sweep", "advice", "cli", "lab",
 )  # fmt: skip
+FOLDERS = sorted(path.parent for path in PACKAGE.rglob("*/__init__.py"))
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -26,9 +28,7 @@ def imports(path: Path) -> Iterator[str]:
             elif node.module and node.module.startswith("membench."):
                 yield node.module.split(".")[1]
         elif isinstance(node, ast.Import):
-            yield from (
-                alias.name.split(".")[1] for alias in node.names if alias.name.startswith("membench.")
-            )
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("membench."))
 
 
 def imported_modules(path: Path) -> Iterator[str]:
@@ -38,6 +38,7 @@ def imported_modules(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def test_every_module_lies_in_one_of_the_packages() -> None:
@@ -64,10 +65,33 @@ def test_tests_share_helpers_and_not_test_modules() -> None:
         for path in (PACKAGE.parent / folder).rglob("*.py"):
             for name in imported_modules(path):
                 if name.partition(".")[0] == "tests":
-                    assert name.startswith("tests.helpers"), (
-                        f"{path}: put what {name} shares into tests/helpers"
-                    )
+                    assert name.startswith("tests.helpers"), f"{path}: put what {name} shares into tests/helpers"
 
 
 def test_the_package_docstring_lists_the_packages_in_their_order() -> None:
     assert tuple(re.findall(r"^([a-z]+) {2,}\S", membench.__doc__ or "", re.MULTILINE)) == ORDER
+
+
+def _room(name: str, folder: str) -> str:
+    """Return the file or folder of a package in which a module lies; empty if it lies elsewhere."""
+    return name.removeprefix(f"{folder}.").partition(".")[0] if name.startswith(f"{folder}.") else ""
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_folders_of_a_package_have_an_order(folder: Path) -> None:
+    """None imports another one that imports it, directly or through others."""
+    package = ".".join(folder.relative_to(PACKAGE.parent).parts)
+    needs: dict[str, set[str]] = {}
+    for path in folder.rglob("*.py"):
+        if path.parent == folder and path.stem == "__init__":
+            continue
+        own = path.relative_to(folder).parts[0].removesuffix(".py")
+        rooms = {_room(name, package) for name in imported_modules(path)} - {"", own}
+        needs.setdefault(own, set()).update(rooms)
+    assert set(TopologicalSorter(needs).static_order()) >= needs.keys()  # a circle raises an error
+
+
+def test_the_library_imports_nothing_of_the_laboratory() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if "lab" not in path.relative_to(PACKAGE).parts:
+            assert not any(name.startswith("membench.lab") for name in imported_modules(path)), path

@@ -13,7 +13,7 @@ from torch import nn
 import membench
 from membench.core.configuration import CONF_DIRECTORY, IS_INSTALLED, ROOT
 from membench.core.errors import MembenchError
-from membench.papers.loader import known_papers
+from membench.lab.papers.reading.loader import known_papers
 from membench.strategies import Strategy
 from tests.helpers import typed_program
 
@@ -27,9 +27,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_importing_the_package_does_not_import_torch() -> None:
-    program = (
-        "import sys, membench; membench.DeviceProfile, membench.OutOfMemory; print('torch' in sys.modules)"
-    )
+    program = "import sys, membench; membench.DeviceProfile, membench.OutOfMemory; print('torch' in sys.modules)"
     assert _run([sys.executable, "-c", program], ROOT) == "False\n"
 
 
@@ -101,8 +99,9 @@ assert configuration.CONF_DIRECTORY == here / "membench" / "conf"
 assert configuration.load("device", "k40m").name == "k40m"
 assert configuration.ROOT.resolve() == Path.cwd()
 assert provenance.git("rev-parse", "HEAD") is None
-assert sources._module("membench.sweep.cells.cell") == ("membench.sweep.cells.cell", here / "membench/sweep/cells/cell.py")
-assert sources._module("theirs.net") is None
+expected = ("membench.sweep.cells.cell", here / "membench/sweep/cells/cell.py")
+assert sources.module_of("membench.sweep.cells.cell") == expected
+assert sources.module_of("theirs.net") is None
 print("passed")
 """
 

@@ -44,8 +44,7 @@ def test_no_other_module_names_a_private_attribute_of_torch() -> None:
     found = {
         str(path.relative_to(PACKAGE)): names
         for path in PACKAGE.rglob("*.py")
-        if path.name
-        not in ("torch_internals.py", "torch_contexts.py", "torch_devices.py", "torch_inductor.py")
+        if path.name not in ("torch_internals.py", "torch_contexts.py", "torch_devices.py", "torch_inductor.py")
         and (names := list(private_names(path.read_text())))
     }
     assert found == {}

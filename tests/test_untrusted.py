@@ -1,4 +1,4 @@
-"""Files that a stranger could have written: none is unpickled, no text of theirs reaches a shell, YAML builds no objects."""
+"""Files that strangers could write: none is unpickled, reaches a shell, or builds objects from YAML."""
 
 import ast
 from collections.abc import Iterator
@@ -10,9 +10,7 @@ from membench.core.configuration import ROOT, read_options
 from membench.core.errors import MembenchError
 
 SOURCES = [
-    path
-    for folder in ("membench", "paper_figs", "benchmarks")
-    for path in sorted((ROOT / folder).rglob("*.py"))
+    path for folder in ("membench", "paper_figs", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 UNSAFE = {
     "cloudpickle",
@@ -32,15 +30,15 @@ UNSAFE = {
 }
 """Modules and functions that read pickles, build any object, or run a shell."""
 RESTRICTED = {
-    "membench/advice/cluster_jobs.py": [
+    "membench/advice/cluster/jobs.py": [
         "joblib.externals.loky.backend.reduction",
         "joblib.externals.loky.backend.reduction.dumps",
         "pickle",
         "pickle.dumps",
         "pickle.loads",
     ],
-    "membench/advice/processes.py": ["pickle", "pickle.dumps", "pickle.loads"],
-    "membench/advice/workers.py": [
+    "membench/advice/device/processes.py": ["pickle", "pickle.dumps", "pickle.loads"],
+    "membench/advice/pool/workers.py": [
         "joblib.externals.loky",
         "joblib.externals.loky.BrokenProcessPool",
         "joblib.externals.loky.ProcessPoolExecutor",
@@ -48,7 +46,9 @@ RESTRICTED = {
     ],
     "membench/data/cifar10.py": ["pickle", "pickle.UnpicklingError", "pickle.Unpickler"],
 }
-"""CIFAR-10 is distributed as pickles; its tests show that reading one calls nothing. The processes of an advice are children of
+"""CIFAR-10 is distributed as pickles; its tests show that reading one calls nothing.
+
+The processes of an advice are children of
 the caller's own, and read what it has written."""
 
 
@@ -84,9 +84,7 @@ def test_the_search_finds_what_is_unsafe(program: str, expected: list[str]) -> N
 
 def test_nothing_is_unpickled_and_no_shell_is_run() -> None:
     found = {
-        path.relative_to(ROOT).as_posix(): names
-        for path in SOURCES
-        if (names := list(unsafe_names(path.read_text())))
+        path.relative_to(ROOT).as_posix(): names for path in SOURCES if (names := list(unsafe_names(path.read_text())))
     }
     assert {name: sorted(set(names)) for name, names in found.items()} == {
         name: sorted(names) for name, names in RESTRICTED.items()
@@ -99,8 +97,6 @@ def test_nothing_is_unpickled_and_no_shell_is_run() -> None:
 def test_yaml_builds_no_objects(tag: str, tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_text(f"name: {tag} ['touch {tmp_path}/made']\n")
-    with pytest.raises(
-        MembenchError, match="model.yaml is not valid YAML: could not determine a constructor"
-    ):
+    with pytest.raises(MembenchError, match="model.yaml is not valid YAML: could not determine a constructor"):
         read_options(path)
     assert [each.name for each in tmp_path.iterdir()] == ["model.yaml"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from membench.core.configuration import read
 from membench.core.record import Configuration
-from membench.papers.loader import merged
+from membench.lab.papers.reading.loader import merged
 
 Options = Mapping[str, Any]
 
@@ -16,21 +16,23 @@ class Case:
     """One network by one method on one device, at any batch size.
 
     Attributes:
-        network: an entry of a paper's ``networks``: ``model``, a file of conf/model; ``set``, changes to it; ``framework``, which then
-            counts in place of the method's; ``device_set``, changes to the device; ``optimizer``.
-        method: an entry of its ``methods``: ``strategy`` and ``framework`` with ``set`` and ``framework_set``, and ``budget``.
-        device: a file of conf/device.
+        network: an entry of a paper's ``networks``: ``model``, a file of conf/model; ``set``, changes to it;
+            ``framework``, which then counts in place of the method's; ``device_set``, changes to the device;
+            ``optimizer``.
+        method: an entry of its ``methods``: ``strategy`` and ``framework`` with ``set`` and ``framework_set``, and
+            ``budget``.
+        device: as a file of conf/device describes it.
     """
 
     network: Options
     method: Options
-    device: str
+    device: dict[str, Any]
 
     def configuration(self, batch_size: int, blocks: list[int] | None = None) -> Configuration:
         """Return the cell's configuration.
 
         Args:
-            blocks: of a residual network's stages, in place of the network's own.
+            blocks: numbers of blocks in a residual network's stages, in place of its own.
         """
         model = merged(read("model", self.network["model"]), self.network.get("set", {}))
         if blocks is not None:
@@ -40,7 +42,7 @@ class Case:
             "batch_size": batch_size,
             "strategy": self._strategy(),
             "framework": self._framework(),
-            "device": merged(read("device", self.device), self.network.get("device_set", {})),
+            "device": merged(self.device, self.network.get("device_set", {})),
             "backend": read("backend", "simulated"),
             "seed": 0,
         }

@@ -1,16 +1,18 @@
-"""Recomputation between checkpoints that the kind of a layer decides, nothing offloaded: no strategy of membench does that alone.
+"""Recomputation between checkpoints that the kind of a layer decides, nothing offloaded.
+
+No strategy of membench does that alone.
 
 - OpenAI's speed mode (cybertronai/gradient-checkpointing): the outputs of convolutions and matrix multiplies are kept.
-- SuperNeurons' speed-centric and memory-centric recomputation, of which the recomputed layers are counted here. Sums are
-  checkpoints as well, as in `membench.strategies.superneurons`.
+- SuperNeurons' speed-centric and memory-centric recomputation, of which the recomputed layers are counted here. Sums
+  are checkpoints as well, as in `membench.strategies.superneurons`.
 """
 
 from collections.abc import Iterator
 from itertools import groupby
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.recompute import Repeatable, Segment, recompute
 from membench.strategies.base import Strategy

@@ -1,14 +1,14 @@
 """SuperNeurons' own framework, of which the paper has the layers: each has an output and a gradient of its own.
 
-The layers call cuDNN, as Torch7's do, with one difference: a ReLU is not in place, because the paper counts it among the
-layers with tensors of their own, and its backward hands input and output to cuDNN. A weight has a momentum, as in the
-authors' release.
+The layers call cuDNN, as Torch7's do, with one difference: a ReLU is not in place, because the paper counts it among
+the layers with tensors of their own, and its backward hands input and output to cuDNN. A weight has a momentum, as in
+the authors' release.
 """
 
 from dataclasses import replace
 from typing import ClassVar
 
-from membench.core.task_graph import Kind, TaskGraph
+from membench.core.graph.task_graph import Kind, TaskGraph
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import LayerType
 from membench.frameworks.lowering import lower_layers

@@ -39,7 +39,7 @@ def bottleneck_resnet(blocks: Sequence[int]) -> ResNet:
 
 
 def inception_v4() -> nn.Module:
-    """Return timm's Inception-v4 with batch norm and ReLU as modules of their own, and dropout of 0.2 before the classifier.
+    """Return timm's Inception-v4 with batch norm and ReLU as separate modules, dropout of 0.2 before the classifier.
 
     timm's joint module also counts batches, which the lowerings of frameworks do not read.
     """

@@ -18,10 +18,11 @@ import yaml
 
 from benchmarks.blind.cells import Case
 from benchmarks.blind.quantities import QUANTITIES
-from membench.core.configuration import ROOT
+from membench.core.configuration import ROOT, read
 from membench.core.errors import MembenchError, one_line
-from membench.papers.tables import write_csv
-from membench.sweep.search import SearchError
+from membench.core.tables import write_csv
+from membench.lab.papers.reading.loader import merged
+from membench.sweep.largest_batch import SearchError
 
 DESCRIBED = Path(__file__).parent
 RESULTS = ROOT / "results" / "blind"
@@ -52,7 +53,7 @@ def predicted_rows(described: Mapping[str, Any], row_ids: Sequence[str] = ()) ->
     """Yield a paper's rows with their predictions; rows of one case and quantity are computed once.
 
     Args:
-        row_ids: of the rows; all if there are none.
+        row_ids: identifiers of rows to predict; all if there are none.
     """
     known: dict[str, Row] = {}
     for row in described["rows"]:
@@ -71,9 +72,10 @@ def predicted(described: Mapping[str, Any], row: Mapping[str, Any]) -> Row:
     if reason := row.get("not_run"):
         return {"predicted": "", "note": f"not run: {reason}"}
     method = described["methods"][row["method"]]
+    device = merged(read("device", described["device"]), described.get("device_set", {}))
     found: list[float | None] = []
     for each in method.get("greater_of", [row["method"]]):
-        case = Case(described["networks"][row["network"]], described["methods"][each], described["device"])
+        case = Case(described["networks"][row["network"]], described["methods"][each], device)
         try:
             found.append(QUANTITIES[row["measure"]](case, row.get("batch_size")))
         except (SearchError, MembenchError) as error:

@@ -1,20 +1,20 @@
-"""What the papers' tables state, computed from cells: largest batches and depths, memory of tensors, recomputations, speed."""
+"""Quantities of the papers' tables from cells: largest batches and depths, tensors, recomputations, speed."""
 
 from collections.abc import Callable
 from itertools import accumulate
 
 from benchmarks.blind.cells import Case
+from membench.core.graph.schedule import Compute, Schedule
+from membench.core.graph.task_graph import RECOMPUTED_SUFFIX, Kind, Phase, Role, Task
 from membench.core.record import Configuration, Outcome, Record
-from membench.core.schedule import Compute, Schedule
-from membench.core.task_graph import RECOMPUTED_SUFFIX, Kind, Phase, Role, Task
 from membench.core.units import MIB
 from membench.planning.memory.liveness import live_bytes
 from membench.sweep.cells.cell import Cell
 from membench.sweep.cells.graphs import Graphs
 from membench.sweep.cells.run import run_cell
 from membench.sweep.cells.simulated import planned_step
+from membench.sweep.largest_batch import decided
 from membench.sweep.limits import by_line, largest
-from membench.sweep.search import decided
 
 DATA_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.LOSS})
 """Of tensors that the paper counts: outputs of layers and their gradients."""
@@ -65,7 +65,7 @@ def images_per_s(case: Case, batch_size: int | None) -> float:
 
 
 def tensor_peak_mb(case: Case, batch_size: int | None) -> float:
-    """Return the peak of memory without what the caller holds, such as weights, their gradients and the batch, in MiB."""
+    """Return the peak of memory in MiB, without what the caller holds: weights, their gradients, the batch."""
     schedule = _schedule(case, batch_size)
     return _without_external_bytes(schedule, schedule.peak_bytes) / MIB
 

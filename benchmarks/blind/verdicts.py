@@ -2,7 +2,8 @@
 
     python -m benchmarks.blind.verdicts
 
-Reads results/blind/PAPER.csv and benchmarks/blind/PAPER_values.csv, writes results/blind/verdicts.csv and prints a summary.
+Reads results/blind/PAPER.csv and benchmarks/blind/PAPER_values.csv, writes results/blind/verdicts.csv and prints a
+summary.
 """
 
 from itertools import combinations
@@ -10,7 +11,7 @@ from itertools import combinations
 import pandas as pd
 
 from benchmarks.blind.predict import DESCRIBED, PAPERS, RESULTS
-from membench.papers.tables import write_csv
+from membench.core.tables import write_csv
 
 CLOSE = 0.10
 """A prediction that deviates by no more counts as reproduced, as in the five papers' tables."""

@@ -5,8 +5,8 @@
     python -m benchmarks.compare --results FOLDER --peers checkpoint          without the other peers
     python -m benchmarks.compare --results FOLDER --strategies 'auto;joint'   without the other strategies
 
-Each network's rows go to FOLDER/rows.jsonl as soon as it is done; one that has rows of every peer in question is not run again.
-FOLDER/README.md and the pictures are written from all of them.
+Each network's rows go to FOLDER/rows.jsonl as soon as it is done; one that has rows of every peer in question is not
+run again. FOLDER/README.md and the pictures are written from all of them.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from benchmarks.compare.row import INFERENCE, TRAINING, Row
 from benchmarks.compare.run import PEERS, is_due, rows_of
 from membench.core.errors import MembenchError
 from membench.core.files import write_whole
-from membench.core.task_graph import Mode
+from membench.core.graph.task_graph import Mode
 from membench.pictures.frontier import draw, save
 from membench.strategies.base import strategies
 from membench.sweep.cells.measured import CPU_ENVIRONMENT
@@ -63,9 +63,7 @@ def main(arguments: argparse.Namespace) -> None:
         found = rows_of(network, mode, peers, arguments.strategies, arguments.backend, arguments.time_limit_s)
         rows = [row for row in rows if (row.network, row.mode) != (network, mode)] + found
         _write(lines, [asdict(row) for row in rows])
-        _write(
-            runs, [run for run in _read(runs) if (run["network"], run["mode"]) != (network, mode)] + [facts]
-        )
+        _write(runs, [run for run in _read(runs) if (run["network"], run["mode"]) != (network, mode)] + [facts])
         show(rows, _read(runs), folder)
     show(rows, _read(runs), folder)
 
@@ -110,16 +108,12 @@ def _of(kind: str, known: Sequence[str]) -> Callable[[str], list[str]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m benchmarks.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--networks", type=_of("network", list(NETWORKS)), default="all")
     parser.add_argument("--peers", type=_of("peer", [*TRAINING_PEERS, *INFERENCE_PEERS]), default="all")
     parser.add_argument(
-        "--strategies",
-        type=_of("strategy", list({**strategies(), **strategies(Mode.INFERENCE)})),
-        default="all",
+        "--strategies", type=_of("strategy", list({**strategies(), **strategies(Mode.INFERENCE)})), default="all"
     )
     parser.add_argument("--modes", type=_of("mode", [TRAINING, INFERENCE]), default="all")
     parser.add_argument("--results", type=Path, required=True)

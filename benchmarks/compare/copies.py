@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
-from membench.core.torch_internals import TorchDispatchMode, storage_address
+from membench.core.libraries.torch_internals import TorchDispatchMode, storage_address
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Copies:
     """Bytes copied in one step.
 
     Attributes:
-        repeated_bytes: of those to the host, bytes of storages that were copied unchanged before, within the step.
-        weight_bytes: of those to the host, bytes of weights, which the host could have kept.
+        repeated_bytes: bytes to the host from storages that were copied unchanged before, within the step.
+        weight_bytes: bytes to the host from weights, which the host could have kept.
     """
 
     to_host_bytes: int = 0
@@ -70,8 +70,8 @@ class CopyMeter:
 class HostMemory(TorchFunctionMode):
     """Host memory of a run on the CPU, where torch would not copy: apart from the memory that torch's allocator gives.
 
-    Within it ``tensor.cpu()`` copies to numpy's memory, as membench's CPU backend does, and ``.to()`` of such a copy copies
-    back to torch's.
+    Within it ``tensor.cpu()`` copies to numpy's memory, as membench's CPU backend does, and ``.to()`` of such a copy
+    copies back to torch's.
     """
 
     def __init__(self, meter: CopyMeter) -> None:

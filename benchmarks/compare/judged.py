@@ -80,7 +80,7 @@ def not_dominated(rows: Sequence[Row], time_s: Callable[[Row], float], margin: f
 
 
 def frontier(rows: Sequence[Row], title: str) -> Frontier:
-    """Return the picture of one network: eager's point, every peer's, and a line of the strategies that no other one dominates."""
+    """Return one network's picture: points of eager and peers, and the line of strategies that none dominates."""
     eager = _point(next(row for row in rows if row.method == EAGER), EAGER)
     ours = not_dominated([row for row in rows if row.tool == MEMBENCH and counts(row)], step_time_s)
     peers = [row for row in rows if row.tool == PEER and row.outcome == OK and row.step_time_s]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.compare.step import Step
-from membench.core.torch_internals import tree_leaves
+from membench.core.libraries.torch_internals import tree_leaves
 from membench.execution.measurement import peaks_bytes, synchronize
 
 SEED = 0
@@ -23,8 +23,8 @@ class Results:
     """What a step computed, on the host, in the order of the module's tensors.
 
     Attributes:
-        gradients: of a step of training; None: the weight got none.
-        buffers: of a step of training.
+        gradients: each weight's gradient in a step of training; None: the weight got none.
+        buffers: buffers after a step of training.
     """
 
     gradients: tuple[Tensor | None, ...]
@@ -48,19 +48,15 @@ class InitialState:
         output = step.run()
         outputs = [each for each in tree_leaves(output) if isinstance(each, Tensor)]
         found = Results(
-            gradients=tuple(_on_host(weight.grad) for weight in step.module.parameters())
-            if step.trains
-            else (),
+            gradients=tuple(_on_host(weight.grad) for weight in step.module.parameters()) if step.trains else (),
             outputs=tuple(copy.deepcopy(each.detach().cpu()) for each in outputs),
-            buffers=tuple(each.detach().cpu().clone() for each in step.module.buffers())
-            if step.trains
-            else (),
+            buffers=tuple(each.detach().cpu().clone() for each in step.module.buffers()) if step.trains else (),
         )
         step.clear()
         return found
 
     def rounding(self, eager: Step, expected: Results) -> float:
-        """Return the error that eager's results have if each weight changes by one unit in its last place, up or down."""
+        """Return eager's error if each weight changes by one unit in its last place, up or down."""
         weights = list(eager.module.parameters())
         before = [weight.detach().clone() for weight in weights]
         generator = torch.Generator().manual_seed(SEED)
@@ -100,9 +96,7 @@ def difference(found: Results, expected: Results) -> dict[str, Any]:
         "error": largest / scale if scale else largest,
         "is_exact": len(present) == len(pairs) and all(torch.equal(a, b) for a, b in present),
         "missing": len(pairs) - len(present),
-        "has_exact_buffers": all(map(torch.equal, found.buffers, expected.buffers))
-        if found.buffers
-        else None,
+        "has_exact_buffers": all(map(torch.equal, found.buffers, expected.buffers)) if found.buffers else None,
     }
 
 
@@ -130,12 +124,11 @@ def all_numbers(step: Step, initial: InitialState, expected: Results, device: to
     }
 
 
-def times_in_turns_s(
-    steps: Sequence[Step], device: torch.device, rounds: int
-) -> list[list[tuple[float, float]]]:
+def times_in_turns_s(steps: Sequence[Step], device: torch.device, rounds: int) -> list[list[tuple[float, float]]]:
     """Return each step's seconds, elapsed and on all threads, in each of the rounds in which all take their turn.
 
-    Each round has an order of its own: what a step leaves in caches and in the heap would favour or delay the same neighbours.
+    Each round has an order of its own: what a step leaves in caches and in the heap would favour or delay the same
+    neighbours.
     """
     times_s: list[list[tuple[float, float]]] = [[] for _ in steps]
     orders = Random(SEED)

@@ -9,7 +9,7 @@ from torch import nn
 from torchvision.models.vgg import VGG
 
 from membench.core.configuration import read
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.sweep.cells.model import Model
 
 DEVICE = "cpu"
@@ -22,8 +22,8 @@ class Network:
 
     Attributes:
         size: options of the file that are replaced.
-        zeros: weights that start at zero and get random numbers here: behind a head of zeros every other gradient is zero,
-            and no method could be wrong.
+        zeros: weights that start at zero and get random numbers here: behind a head of zeros every other gradient is
+            zero, and no method could be wrong.
         blocks: return the modules of a network that are checkpointed, each called once in a forward pass.
     """
 

@@ -20,38 +20,41 @@ from benchmarks.compare.row import (
     TRAINING,
     Row,
 )
-from membench.core.kernels import Kernels
+from membench.core.step.kernels import Kernels
 from membench.core.units import MIB
 
 INTRODUCTION = f"""# Today's tools and membench's strategies, in one table
 
-Made by `make compare` or `make compare-compile`; every row is in `rows.jsonl`, the machine and its load in `provenance.jsonl`.
+Made by `make compare` or `make compare-compile`; every row is in `rows.jsonl`, the machine and its load in
+`provenance.jsonl`.
 
-- *Peak* is what the device's allocator hands out at most, with weights, batch and gradients, in a step after the first. On the
-  CPU the allocator's events are summed, for peers and strategies alike; host memory is numpy's, which they do not contain. Where a
-  tool would copy nothing on the CPU (`save_on_cpu`, weights that accelerate reads), its own code runs with host memory apart:
-  `tensor.cpu()` copies there and `.to(device)` back, on the computing thread.
-- *Time over eager* is the median step in eager PyTorch's, of rounds in one process, each in an order of its own. Strategies took turns
-  in three rounds, a few with the best so far of their kind of kernels. Those that no other one of their kind beat by 3 % in as little
-  memory took turns in further ones, which choose a peer's rival. Eager, the peers and those that none dominated then took turns again,
-  and the times are of those rounds: the fastest of many would otherwise owe a part of its lead to chance. Until 28 November 2026
-  (`provenance.jsonl`) nine rounds chose and at most 15 were judged. Until 27 November the rounds ran forwards and backwards in turn, a strategy
-  was left out if any other one was faster in the first three, and three more chose; of inference on some networks all had the same three.
-  Freed memory stays with the process. One thread computes; strategies copy on another. On the CPU it is the seconds that all
+- *Peak* is what the device's allocator hands out at most, with weights, batch and gradients, in a step after the first.
+  On the CPU the allocator's events are summed, for peers and strategies alike; host memory is numpy's, which they do
+  not contain. Where a tool would copy nothing on the CPU (`save_on_cpu`, weights that accelerate reads), its own code
+  runs with host memory apart: `tensor.cpu()` copies there and `.to(device)` back, on the computing thread.
+- *Time over eager* is the median step in eager PyTorch's, of rounds in one process, each in an order of its own.
+  Strategies took turns in three rounds, a few with the best so far of their kind of kernels. Those that no other one of
+  their kind beat by 3 % in as little memory took turns in further ones, which choose a peer's rival. Eager, the peers
+  and those that none dominated then took turns again, and the times are of those rounds: the fastest of many would
+  otherwise owe a part of its lead to chance. Until 28 November 2026 (`provenance.jsonl`) nine rounds chose and at most
+  15 were judged. Until 27 November the rounds ran forwards and backwards in turn, a strategy was left out if any other
+  one was faster in the first three, and three more chose; of inference on some networks all had the same three. Freed
+  memory stays with the process. One thread computes; strategies copy on another. On the CPU it is the seconds that all
   threads spent: other processes of the machine do not count, and a copy counts in full although it runs next to the
-  computation, which a GPU would hide. The seconds that passed (`elapsed_time_s` in `rows.jsonl`) compare only where nothing
-  else runs: on a busy machine a thread that sleeps while copies run gets its core back sooner, and strategies that copy would
-  look up to four times as fast.
-- *Copied* is bytes to the host and back in a step; *again* those of storages that had been copied unchanged before; *weights*
-  those of weights.
-- *Error* is the largest difference of a gradient (of the output, in inference) from eager's, in eager's largest one; *exact* is
-  every bit of loss and gradients. *Rounding* is the error that eager has if each weight changes by one unit in its last place:
-  untrained networks with batch norm amplify it. *Statistics* is how often a step updates batch norm's; *held* what is still
-  allocated after the step.
-- Peers were measured alone first, each in a process of its own. Strategies ran without a budget, and within the peaks of the
-  peers below the peak that they have without one. A method without a gradient, or with an error above {LARGEST_ERROR:.0e}, is not compared;
-  a peer, which may use other kernels than eager PyTorch, has errors of up to {ROUNDINGS} times rounding as well, and so has a
-  strategy with *inductor*, the kernels of `kernels="inductor"`, on weights and batch with channels last.
+  computation, which a GPU would hide. The seconds that passed (`elapsed_time_s` in `rows.jsonl`) compare only where
+  nothing else runs: on a busy machine a thread that sleeps while copies run gets its core back sooner, and strategies
+  that copy would look up to four times as fast.
+- *Copied* is bytes to the host and back in a step; *again* those of storages that had been copied unchanged before;
+  *weights* those of weights.
+- *Error* is the largest difference of a gradient (of the output, in inference) from eager's, in eager's largest one;
+  *exact* is every bit of loss and gradients. *Rounding* is the error that eager has if each weight changes by one unit
+  in its last place: untrained networks with batch norm amplify it. *Statistics* is how often a step updates batch
+  norm's; *held* what is still allocated after the step.
+- Peers were measured alone first, each in a process of its own. Strategies ran without a budget, and within the peaks
+  of the peers below the peak that they have without one. A method without a gradient, or with an error above
+  {LARGEST_ERROR:.0e}, is not compared; a peer, which may use other kernels than eager PyTorch, has errors of up to
+  {ROUNDINGS} times rounding as well, and so has a strategy with *inductor*, the kernels of `kernels="inductor"`, on
+  weights and batch with channels last.
 """
 
 
@@ -77,8 +80,7 @@ def _not_run(rows: Sequence[Row], left_out: Collection[str]) -> Iterator[str]:
         yield f"Left out of these runs: {'; '.join(sorted(left_out))}."
         yield ""
     missing = {
-        network: [mode for mode in (TRAINING, INFERENCE) if not _of(rows, network, mode)]
-        for network in NETWORKS
+        network: [mode for mode in (TRAINING, INFERENCE) if not _of(rows, network, mode)] for network in NETWORKS
     }
     if any(missing.values()):
         named = (f"{network} ({', '.join(modes)})" for network, modes in missing.items() if modes)
@@ -105,15 +107,18 @@ def _machine(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
         loads = [run["load"] for run in runs]
         yield (
-            f"Device: {last['device']}, {last['threads']} computing thread. Load of the machine (processes that wanted one of "
-            f"its {last['cores']} cores) {min(loads):.1f} to {max(loads):.1f}. {versions}."
+            f"Device: {last['device']}, {last['threads']} computing thread. Load of the machine (processes that wanted "
+            f"one of its {last['cores']} cores) {min(loads):.1f} to {max(loads):.1f}. {versions}."
         )
 
 
 def _against_peers(rows: Sequence[Row]) -> Iterator[str]:
     yield "## The best strategy at equal or lower peak, against each peer"
     yield ""
-    yield "The peer's time in that of the strategy that was the fastest of those that hold no more in the first rounds; above 1 it is faster."
+    yield (
+        "The peer's time in that of the strategy that was the fastest of those that hold no more in the first rounds; "
+        "above 1 it is faster."
+    )
     yield ""
     known = {row.method for row in rows if row.tool == PEER}
     names = [name for name in (*TRAINING_PEERS, *INFERENCE_PEERS) if name in known]
@@ -150,7 +155,10 @@ def _duel(duel: Duel | None, is_wrong: bool) -> str:
 def _defects(rows: Sequence[Row]) -> Iterator[str]:
     yield "## Defects"
     yield ""
-    yield "| method | networks | weights without a gradient | wrong gradients: error | statistics updated more than once | copied again | weights copied | held after a step |"
+    yield (
+        "| method | networks | weights without a gradient | wrong gradients: error | statistics updated more than once "
+        "| copied again | weights copied | held after a step |"
+    )
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     for method in dict.fromkeys(row.method for row in rows if row.outcome == OK):
         own = [row for row in rows if row.method == method and row.outcome == OK]
@@ -168,7 +176,10 @@ def _defects(rows: Sequence[Row]) -> Iterator[str]:
             yield f"| {method} | {' | '.join(cells)} |"
     if any(row.method == "modnn" for row in rows):
         yield ""
-        yield "modnn computes micro-batches, whose batch norms take statistics of their own; the others compute the whole batch."
+        yield (
+            "modnn computes micro-batches, whose batch norms take statistics of their own; "
+            "the others compute the whole batch."
+        )
 
 
 def _on(rows: Sequence[Row], name: str = "missing") -> str:
@@ -191,8 +202,8 @@ def _section(network: str, mode: str, rows: Sequence[Row]) -> Iterator[str]:
     yield f"![peak memory and step time]({picture_name(network, mode)})"
     yield ""
     yield (
-        f"Medians of {rounds} rounds; rounding: {rounding:.1e}. Of the strategies those that are not dominated by another one, "
-        "fastest first. The picture leaves out what holds more than eager PyTorch."
+        f"Medians of {rounds} rounds; rounding: {rounding:.1e}. Of the strategies those that are not dominated by "
+        "another one, fastest first. The picture leaves out what holds more than eager PyTorch."
     )
     yield ""
     yield "| method | peak, MB | time over eager | copied, MB | again | weights | error | exact | statistics | held |"

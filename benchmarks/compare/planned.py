@@ -13,16 +13,16 @@ from benchmarks.compare.row import INFERENCE, MEMBENCH, NOT_RUN, OK, TRAINING, R
 from benchmarks.compare.step import Step
 from membench.capture.capture import Captures
 from membench.core.errors import MembenchError, one_line
-from membench.core.kernels import Kernels
-from membench.core.schedule import Offload, Prefetch
-from membench.core.task_graph import Mode
-from membench.core.workload import Workload
+from membench.core.graph.schedule import Offload, Prefetch
+from membench.core.graph.task_graph import Mode
+from membench.core.step.kernels import Kernels
+from membench.core.step.workload import Workload
 from membench.planning.memory.liveness import copied_bytes
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
 from membench.steps.real.compiled_step import CompiledStep
 from membench.steps.real.micro_batched_step import MicroBatchedStep
+from membench.steps.request import StepRequest
 from membench.strategies.base import strategies
 from membench.sweep.cells.measured import callers_bytes
 
@@ -68,7 +68,7 @@ def planned_steps(
             row = Row(network, mode, MEMBENCH, name, NOT_RUN, budget_bytes=budget_bytes, kernels=kernels)
             start_s = time.process_time()
             try:
-                step = build_step(captures, cost, StepOptions(strategy(), budget_bytes, kernels=kernels))
+                step = build_step(captures, cost, StepRequest(strategy(), budget_bytes, kernels=kernels))
             except MembenchError as error:
                 yield Planned(replace(row, reason=one_line(error)), None)
                 continue

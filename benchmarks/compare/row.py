@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from membench.core.kernels import Kernels
+from membench.core.step.kernels import Kernels
 from membench.core.units import format_bytes
 
 OK, NOT_RUN = "ok", "not run"
@@ -13,7 +13,7 @@ PYTORCH, PEER, MEMBENCH = "pytorch", "peer", "membench"
 LARGEST_ERROR = 1e-4
 """Of eager's largest gradient: a method beyond it computes something else."""
 ROUNDINGS = 10
-"""How often an error may be that of rounding, of a peer, which may use other kernels than eager PyTorch, and of compiled ones."""
+"""How many times rounding the error of a peer, which may use other kernels, or of compiled kernels may be."""
 TRAINING, INFERENCE = "training", "inference"
 
 
@@ -23,26 +23,27 @@ class Row:
 
     Attributes:
         tool: ``pytorch`` (eager), ``peer`` or ``membench``.
-        kernels: of a strategy; see `Kernels`.
-        budget_bytes: of a strategy; None: it was free to hold what it likes.
+        kernels: the strategy's kind of kernels; see `Kernels`.
+        budget_bytes: the strategy's budget; None: it may hold any amount.
         reason: why it was not run.
-        peak_bytes: of the device's memory; weights, batch and gradients count.
+        peak_bytes: the peak of the device's memory; weights, batch and gradients count.
         held_bytes: still allocated after the step and once its gradients are dropped, until garbage is collected.
         to_host_bytes, to_device_bytes, repeated_bytes, weight_bytes: see `Copies`.
         error: the largest difference of a gradient, or of inference's output, from eager's, in eager's largest value.
-        rounding: the error that eager itself has if each weight changes by one unit in its last place; networks with batch norm
-            amplify it.
+        rounding: the error that eager itself has if each weight changes by one unit in its last place; networks with
+            batch norm amplify it.
         is_exact: whether all of them equal eager's bit for bit.
         missing: weights without a gradient that have one in eager PyTorch.
         statistics_updates: how often the step updated the batch norms' statistics; None: there are none.
         has_exact_buffers: whether statistics and other buffers equal eager's bit for bit after the step.
-        first_time_over_eager: of a strategy, the median of the rounds that chose, in eager's there: those of the best of all kinds
-            of kernels together, or those after which it was left out.
-        step_time_s: the median of the rounds after them, in which eager, the peers and the strategies that were not dominated took
-            turns, None for other ones; `eager_time_s`: eager's there. Of a GPU seconds that passed; on the CPU those that
-            all threads of the process spent computing and copying, which do not depend on the machine's other processes.
-        elapsed_time_s: the median of the seconds that passed there. On a CPU with more processes than cores, one that sleeps
-            while its copies run waits less for a core, so these compare only where nothing else runs.
+        first_time_over_eager: a strategy's median of the rounds that chose, in eager's there: those of the best
+            of all kinds of kernels together, or those after which it was left out.
+        step_time_s: the median of the rounds after them, in which eager, the peers and the strategies that were not
+            dominated took turns, None for other ones; `eager_time_s`: eager's there. Of a GPU seconds that passed; on
+            the CPU those that all threads of the process spent computing and copying, which do not depend on the
+            machine's other processes.
+        elapsed_time_s: the median of the seconds that passed there. On a CPU with more processes than cores, one that
+            sleeps while its copies run waits less for a core, so these compare only where nothing else runs.
         ready_time_s: seconds of CPU time until it was ready: capture excluded, plan or compilation included.
         same_as: the strategy whose schedule is the same; it was measured once.
     """
@@ -95,11 +96,7 @@ class Row:
     @property
     def label(self) -> str:
         """The method, with its kernels and budget."""
-        return (
-            self.name
-            if self.budget_bytes is None
-            else f"{self.name} within {format_bytes(self.budget_bytes)}"
-        )
+        return self.name if self.budget_bytes is None else f"{self.name} within {format_bytes(self.budget_bytes)}"
 
     @property
     def time_over_eager(self) -> float | None:

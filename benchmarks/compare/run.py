@@ -1,9 +1,9 @@
 """One network: peers by themselves, each in a process of its own, then every method in turns.
 
-First each peer, in a process of its own: made ready, its results next to eager's, its peak and its copies. Then, in another
-process, each strategy without a budget and within the peers' peaks, likewise, and rounds in which a few take turns with the best so
-far of their kind of kernels; then rounds of the strategies that no other one of their kind clearly dominates, and rounds of those
-of them that none dominates, eager and the peers.
+First each peer, in a process of its own: made ready, its results next to eager's, its peak and its copies. Then, in
+another process, each strategy without a budget and within the peers' peaks, likewise, and rounds in which a few take
+turns with the best so far of their kind of kernels; then rounds of the strategies that no other one of their kind
+clearly dominates, and rounds of those of them that none dominates, eager and the peers.
 """
 
 import time
@@ -28,30 +28,34 @@ from benchmarks.compare.row import EAGER, INFERENCE, LEFT_OUT, NOT_RUN, OK, PEER
 from benchmarks.compare.step import Step, plain_step
 from membench.backends.real import real_device
 from membench.core.errors import MembenchError, one_line
-from membench.core.kernels import Kernels
-from membench.core.workload import Workload
+from membench.core.step.kernels import Kernels
+from membench.core.step.workload import Workload
 
 PEERS: Mapping[str, Mapping[str, Peer]] = {TRAINING: TRAINING_PEERS, INFERENCE: INFERENCE_PEERS}
 AT_ONCE = 12
-"""Strategies that are planned before all but the best so far are closed: the steps of all would hold too much host memory."""
+"""Number of strategies planned before all but the best so far are closed; more would hold too much host memory."""
 SAME_PEAK = 0.01
 """Peaks of peers that differ by less are one budget, the lower."""
 FIRST_ROUNDS, FIRST_MARGIN = 3, 0.03
-"""In which eager, some strategies and the best so far of their kind of kernels take turns, and how much faster another one that holds
-no more must be for one to be left out there: between two runs of the same step medians of three differ by as much."""
+"""The first rounds, in which eager, some strategies and the best so far of their kind of kernels take turns.
+
+The margin is how much faster another one that holds no more must be for one to be left out there: between two runs of
+the same step medians of three differ by as much.
+"""
 LEAST_ROUNDS, MOST_ROUNDS = 9, 99
 TURNS_S = 200.0
-"""About how long the rounds take in which eager and the best of all kinds take turns, and the judged ones after those, unless that is
-fewer than the least: the time of a step of 0.1 s varies by a tenth, and medians of 15 leave a ratio open to 4 %."""
+"""About how long the rounds of eager and the best of all kinds take, and the judged rounds after those.
+
+Where that is fewer than `LEAST_ROUNDS`, these run: the time of a step of 0.1 s varies by a tenth, and medians of 15
+leave a ratio open to 4 %.
+"""
 
 
 def is_due(rows: Sequence[Row], network: str, mode: str, peers: Sequence[str]) -> bool:
-    """Return whether a network has no rows, or none of one of the peers, which was left out, not timed, or came later."""
+    """Return whether a network has no rows, or none of a peer, which was left out, not timed, or came later."""
     own = [row for row in rows if (row.network, row.mode) == (network, mode)]
     done = {
-        row.method
-        for row in own
-        if row.reason != LEFT_OUT and (row.outcome == NOT_RUN or row.step_time_s is not None)
+        row.method for row in own if row.reason != LEFT_OUT and (row.outcome == NOT_RUN or row.step_time_s is not None)
     }
     return not own or not set(peers) <= done
 
@@ -63,8 +67,8 @@ def rows_of(
 
     Args:
         peers: those that are run.
-        names: of the strategies that are run.
-        limit_s: of a peer's process.
+        names: names of the strategies that are run.
+        limit_s: time limit of a peer's process.
     """
     alone = []
     for name in PEERS[mode]:
@@ -112,9 +116,7 @@ def peer_alone(network: str, mode: str, name: str, backend: str) -> Row:
     return replace(row, outcome=OK, ready_time_s=ready_s, **all_numbers(step, initial, expected, device))
 
 
-def all_together(
-    network: str, mode: str, alone: Sequence[Row], names: Sequence[str], backend: str
-) -> list[Row]:
+def all_together(network: str, mode: str, alone: Sequence[Row], names: Sequence[str], backend: str) -> list[Row]:
     """Return the rows of all methods, with the times that they have next to each other."""
     device, workload = real_device(backend), workload_of(network, mode, backend)
     eager = eager_step(workload)
@@ -153,11 +155,7 @@ def all_together(
 
 
 def measured(
-    planned: Iterable[Planned],
-    initial: InitialState,
-    expected: Results,
-    rounding: float,
-    device: torch.device,
+    planned: Iterable[Planned], initial: InitialState, expected: Results, rounding: float, device: torch.device
 ) -> tuple[list[tuple[Row, Step]], list[Row]]:
     """Return the steps, with all numbers but their times, and the rows that have none."""
     found: list[tuple[Row, Step]] = []
@@ -173,13 +171,9 @@ def measured(
 
 
 def chosen(
-    eager: tuple[Row, Step],
-    found: Sequence[tuple[Row, Step]],
-    device: torch.device,
-    rounds: int,
-    margin: float = 0.0,
+    eager: tuple[Row, Step], found: Sequence[tuple[Row, Step]], device: torch.device, rounds: int, margin: float = 0.0
 ) -> tuple[list[tuple[Row, Step]], list[Row]]:
-    """Return the strategies that no other one of their kind dominates in rounds in which all and eager take turns, and the others' rows.
+    """Return the strategies that none of their kind dominates in rounds with all and eager, and the others' rows.
 
     The others' steps are closed: they would hold host memory in the rounds that follow.
 
@@ -194,9 +188,7 @@ def chosen(
     best = [
         row
         for kernels in Kernels
-        for row in not_dominated(
-            [row for row, _ in timed if row.kernels == kernels], first_time_over_eager, margin
-        )
+        for row in not_dominated([row for row, _ in timed if row.kernels == kernels], first_time_over_eager, margin)
     ]
     for row, step in timed:
         if row not in best:
@@ -207,8 +199,8 @@ def chosen(
 def timed_rows(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[Row]:
     """Return the rows with times, of rounds in which all take turns.
 
-    Strategies were chosen by other times than those that they are compared by: the fastest of many would otherwise owe a part
-    of its lead to chance.
+    Strategies were chosen by other times than those that they are compared by: the fastest of many would otherwise owe
+    a part of its lead to chance.
     """
     steps = [step for _, step in timed]
     rounds = _rounds(steps, device)
@@ -233,12 +225,13 @@ def _medians_s(steps: Sequence[Step], device: torch.device, rounds: int) -> tupl
 def _as_measured(row: Row, other: Row) -> Row:
     """Return a row with the numbers of another one that has the same schedule."""
     return replace(
-        other, method=row.method, kernels=row.kernels, budget_bytes=row.budget_bytes, ready_time_s=row.ready_time_s, same_as=row.same_as
+        other, method=row.method, kernels=row.kernels, budget_bytes=row.budget_bytes,
+        ready_time_s=row.ready_time_s, same_as=row.same_as
     )  # fmt: skip
 
 
 def budgets(eager: Row, alone: Sequence[Row]) -> list[int]:
-    """Return the peaks of peers with eager's results below its peak, from the largest; of about equal ones the least."""
+    """Return the peaks of peers with eager's results below its peak, largest first; of about equal ones the least."""
     assert eager.peak_bytes is not None
     found: list[int] = []
     for peak_bytes in sorted(row.peak_bytes for row in alone if row.peak_bytes and row.has_eagers_results):

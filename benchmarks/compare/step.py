@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from benchmarks.compare.copies import Copies, CopiesBetweenDevices, CopyMeter
 from membench.backends.tensor_backend import TensorBackend
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.sweep.cells.baselines import PlainPyTorch
 from membench.sweep.cells.measured import callers_bytes
 
@@ -20,7 +20,7 @@ class Step:
         run: run it once; leaves gradients in `module`, or returns the output.
         count: return what one step copies; it may run one.
         callers_bytes: what is in the device's memory before the step.
-        backends: of a strategy.
+        backends: a strategy's backends.
         close: end threads.
     """
 

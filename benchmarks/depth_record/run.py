@@ -1,4 +1,4 @@
-"""The record of depth: networks on cards that cannot hold their steps, planned, validated, simulated; and run on the CPU.
+"""The record of depth: steps too large for their cards, planned, validated and simulated, and run on the CPU.
 
     python benchmarks/depth_record/run.py             every network of experiments/depth_record.yaml
     python benchmarks/depth_record/run.py resnet1922  one; the rows of the others stay
@@ -24,31 +24,32 @@ from hydra import compose
 
 import membench
 from membench.core.configuration import ROOT, instantiate
-from membench.core.device import as_device
 from membench.core.errors import MembenchError, one_line
 from membench.core.files import write_whole
+from membench.core.graph.schedule import Offload, RepeatedSchedule
+from membench.core.hardware.device import as_device
 from membench.core.record import Configuration
-from membench.core.schedule import Offload, RepeatedSchedule
+from membench.core.tables import format_number, read_csv, write_csv
 from membench.core.units import GIB, KIB
-from membench.papers.cells import cell_configuration, hydra_composition
-from membench.papers.tables import format_number, read_csv, write_csv
 from membench.planning.memory.device_memory import device_memory
-from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.simulated_step import simulated_step
 from membench.sweep.cells.cell import Cell
 from membench.sweep.cells.graphs import Graphs
 from membench.sweep.cells.simulated import planned_step
+from membench.sweep.composition import cell_configuration, hydra_composition
 
 DESCRIBED = ROOT / "experiments" / "depth_record.yaml"
 RESULTS = ROOT / "results" / "depth_record"
 SIMULATED, RUN = RESULTS / "simulated.csv", RESULTS / "run_on_cpu.csv"
 COLUMNS = {
     SIMULATED: [
-        "network", "method", "outcome", "reason", "tasks", "peak_bytes", "reserved_bytes", "step_time_s", "compute_time_s", "host_bytes",
-        "transferred_bytes", "lower_bound_s", "capture_time_s", "planning_time_s", "planning_memory_bytes",
+        "network", "method", "outcome", "reason", "tasks", "peak_bytes", "reserved_bytes", "step_time_s",
+        "compute_time_s", "host_bytes", "transferred_bytes", "lower_bound_s", "capture_time_s", "planning_time_s",
+        "planning_memory_bytes",
     ],
     RUN: [
-        "network", "method", "outcome", "reason", "exact", "layers", "samples", "image", "parameters", "budget", "peak_bytes", "step_time_s",
-        "process_memory_bytes",
+        "network", "method", "outcome", "reason", "exact", "layers", "samples", "image", "parameters", "budget",
+        "peak_bytes", "step_time_s", "process_memory_bytes",
     ],
 }  # fmt: skip
 ALLOCATOR = "expandable_segments:True"
@@ -63,10 +64,7 @@ def main(names: Sequence[str]) -> int:
     described = yaml.safe_load(DESCRIBED.read_text())
     networks, limit_s = described["networks"], described["time_limit_s"]
     if unknown := set(names) - networks.keys():
-        print(
-            f"there is no network {', '.join(sorted(unknown))}; there are: {', '.join(networks)}",
-            file=sys.stderr,
-        )
+        print(f"there is no network {', '.join(sorted(unknown))}; there are: {', '.join(networks)}", file=sys.stderr)
         return 2
     for name in names or networks:
         network = networks[name]
@@ -137,13 +135,7 @@ def simulate(configuration: Configuration) -> Row:
     measured = step.measure()
     capacity = cell.simulated_device.memory_bytes
     reserved = device_memory(plan, as_device(cell.simulated_device, ALLOCATOR)).reserved_bytes
-    outcome = (
-        OK
-        if reserved <= capacity
-        else OWN_MANAGER
-        if step.predicted_peak_bytes <= capacity
-        else "out of memory"
-    )
+    outcome = OK if reserved <= capacity else OWN_MANAGER if step.predicted_peak_bytes <= capacity else "out of memory"
     return {
         "outcome": outcome,
         "reason": "" if outcome == OK else f"the device has {capacity:,} bytes",
@@ -163,9 +155,7 @@ def host_bytes(part: RepeatedSchedule) -> int:
     """Return the bytes of all blocks that have a place in host memory, each counted once."""
     graph = part.schedule.graph
     home = {block.index for block in graph.blocks if block.host_location and not block.is_part}
-    return graph.size_bytes(
-        home | {each.block for each in part.schedule.instructions if isinstance(each, Offload)}
-    )
+    return graph.size_bytes(home | {each.block for each in part.schedule.instructions if isinstance(each, Offload)})
 
 
 def spent(since_s: float) -> Row:
@@ -215,10 +205,14 @@ def write_page(simulated: Sequence[Row], run: Sequence[Row], networks: Mapping[s
     lines = [
         "# The record of depth",
         "",
-        "Made by `make depth-record` from `experiments/depth_record.yaml`; every number in `simulated.csv` and `run_on_cpu.csv`. A",
-        "step is planned, its schedule validated and then simulated; nothing was allocated. *Host* is all that has a place in host",
-        "memory, each block counted once; *planning* is the seconds of CPU time and the memory of the process that captured,",
-        "planned and validated. *Reserved* is what PyTorch's caching allocator would hold for it with expandable segments: moDNN plans for a",
+        "Made by `make depth-record` from `experiments/depth_record.yaml`; every number in `simulated.csv` and "
+        "`run_on_cpu.csv`. A",
+        "step is planned, its schedule validated and then simulated; nothing was allocated. *Host* is all that has a "
+        "place in host",
+        "memory, each block counted once; *planning* is the seconds of CPU time and the memory of the process that "
+        "captured,",
+        "planned and validated. *Reserved* is what PyTorch's caching allocator would hold for it with expandable "
+        "segments: moDNN plans for a",
         "memory manager of its own, and where reserved exceeds the card, its plan needs that manager.",
         "",
         "| network | method | outcome | peak | reserved | step | host | planning |",
@@ -249,11 +243,10 @@ def _line(row: Row) -> str:
     method = row["method"].replace("strategy=", "", 1)
     size = {name: f"{int(row[name]) / GIB:,.1f} GB" if row.get(name) else "" for name in SIZES}
     step = f"{float(row['step_time_s']):,.3g} s" if row.get("step_time_s") else ""
-    planning = (
-        f"{row['planning_time_s']} s, {size['planning_memory_bytes']}" if row.get("planning_time_s") else ""
-    )
+    planning = f"{row['planning_time_s']} s, {size['planning_memory_bytes']}" if row.get("planning_time_s") else ""
     outcome = row["outcome"] if row["outcome"] != "not run" else f"not run: {row['reason']}"
-    return f"| {row['network']} | {method} | {outcome} | {size['peak_bytes']} | {size['reserved_bytes']} | {step} | {size['host_bytes']} | {planning} |"
+    held = f"{size['peak_bytes']} | {size['reserved_bytes']} | {step} | {size['host_bytes']}"
+    return f"| {row['network']} | {method} | {outcome} | {held} | {planning} |"
 
 
 SIZES = ("peak_bytes", "reserved_bytes", "host_bytes", "planning_memory_bytes")
@@ -263,7 +256,8 @@ def _run_line(row: Row) -> str:
     layers, samples, time_s = (row.get(name, "") for name in ("layers", "samples", "step_time_s"))
     outcome = row["outcome"] if row["outcome"] != "not run" else f"not run: {row['reason']}"
     peak = f"{int(row['peak_bytes']) / GIB:,.2f} GB" if row.get("peak_bytes") else ""
-    return f"| {row['network']} | {row['method']} | {layers} | {samples} | {outcome} | {row.get('exact', '')} | {peak} | {time_s} |"
+    exact = row.get("exact", "")
+    return f"| {row['network']} | {row['method']} | {layers} | {samples} | {outcome} | {exact} | {peak} | {time_s} |"
 
 
 if __name__ == "__main__":

@@ -17,11 +17,7 @@ def network() -> nn.Module:
     """Return four convolutional blocks and a classifier of ten classes; any nn.Module will do."""
     layers: list[nn.Module] = []
     for channels_in, channels_out in ((3, 32), (32, 32), (32, 32), (32, 32)):
-        layers += [
-            nn.Conv2d(channels_in, channels_out, 3, padding=1),
-            nn.BatchNorm2d(channels_out),
-            nn.ReLU(),
-        ]
+        layers += [nn.Conv2d(channels_in, channels_out, 3, padding=1), nn.BatchNorm2d(channels_out), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
 
 
@@ -44,14 +40,10 @@ def main() -> None:
     torch.manual_seed(0)
     model = network()
     inputs, targets = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
-    losses = {
-        train(copy.deepcopy(model), inputs, targets, name) for name in ("eager", "layrub_hybrid", "memonger")
-    }
+    losses = {train(copy.deepcopy(model), inputs, targets, name) for name in ("eager", "layrub_hybrid", "memonger")}
     print("the same loss, bit for bit" if len(losses) == 1 else f"different losses: {losses}")
     try:
-        membench.compile(
-            model, nn.functional.cross_entropy, (inputs, targets), strategy="layrub_hybrid", budget="4 MB"
-        )
+        membench.compile(model, nn.functional.cross_entropy, (inputs, targets), strategy="layrub_hybrid", budget="4 MB")
     except InfeasibleSchedule as refusal:
         print(refusal)
 

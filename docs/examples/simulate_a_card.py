@@ -9,8 +9,8 @@ from torch import nn
 from torchvision.models import resnet50
 
 import membench
-from membench.core.device import DeviceProfile
 from membench.core.errors import OutOfMemory
+from membench.core.hardware.device import DeviceProfile
 
 CARD = DeviceProfile(
     name="an 8 GB card",
@@ -39,9 +39,7 @@ def main() -> None:
             print(f"{strategy:<14} {refusal}")
             continue
         memory_gib = step.predicted_peak_bytes / 2**30
-        print(
-            f"{strategy:<14} {memory_gib:5.2f} GB   {step.measure().images_per_s:5.1f} images/s (simulated)"
-        )
+        print(f"{strategy:<14} {memory_gib:5.2f} GB   {step.measure().images_per_s:5.1f} images/s (simulated)")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Put a memory strategy under a module in a loop of accelerate, on this machine's CPU.
 
-The loop casts automatically, accumulates and clips gradients, and resumes from accelerate's own checkpoint. It ends with the same
-bits as with the module itself. Needs `pip install 'membench[loops]'`.
+The loop casts automatically, accumulates and clips gradients, and resumes from accelerate's own checkpoint. It ends
+with the same bits as with the module itself. Needs `pip install 'membench[loops]'`.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Put a memory strategy under a module that Lightning trains, with automatic optimization, on this machine's CPU.
 
-Lightning casts automatically, accumulates and clips gradients, validates, and resumes from its own checkpoint. Training ends with
-the same bits as with the module itself. Needs `pip install 'membench[loops]'`.
+Lightning casts automatically, accumulates and clips gradients, validates, and resumes from its own checkpoint. Training
+ends with the same bits as with the module itself. Needs `pip install 'membench[loops]'`.
 """
 
 import copy

@@ -1,7 +1,7 @@
-"""Put a memory strategy under a network of transformers that its Trainer trains, without an override, on this machine's CPU.
+"""Put a memory strategy under a network that transformers' Trainer trains, without an override, on this CPU.
 
-The Trainer casts automatically, accumulates and clips gradients, evaluates, and resumes from its own checkpoint. Training ends with
-the same bits as with the network itself. Needs `pip install 'membench[loops]'`.
+The Trainer casts automatically, accumulates and clips gradients, evaluates, and resumes from its own checkpoint.
+Training ends with the same bits as with the network itself. Needs `pip install 'membench[loops]'`.
 """
 
 import copy
@@ -27,9 +27,7 @@ def sentences() -> list[dict[str, Tensor]]:
     tokens = torch.randint(1, 20, (10, 12), generator=torch.Generator().manual_seed(1))
     labels = tokens.masked_fill(torch.arange(12) > torch.arange(6, 16).unsqueeze(1), -100)
     mask = (labels >= 0).long()
-    return [
-        {"input_ids": tokens[i], "attention_mask": mask[i], "labels": labels[i]} for i in range(len(tokens))
-    ]
+    return [{"input_ids": tokens[i], "attention_mask": mask[i], "labels": labels[i]} for i in range(len(tokens))]
 
 
 def train(module: nn.Module, folder: str, checkpoint: Path | None = None) -> nn.Module:

@@ -1,7 +1,7 @@
 """Put a memory strategy under a training loop that stays as it is, on this machine's CPU.
 
-The loop has AdamW, clipping, a learning-rate schedule, autocast, accumulation over batches of two sizes, an average of the
-weights, and a checkpoint from which training goes on. It ends with the same bits as with the module itself.
+The loop has AdamW, clipping, a learning-rate schedule, autocast, accumulation over batches of two sizes, an average of
+the weights, and a checkpoint from which training goes on. It ends with the same bits as with the module itself.
 """
 
 import copy
@@ -70,9 +70,7 @@ def main() -> None:
     steps = wrapped.wrapped_calls.steps
     print(f"{len(steps)} kinds of calls, at most {wrapped.wrapped_calls.predicted_peak_bytes / 2**20:.1f} MB")
     print("the same weights, bit for bit" if same(plain, average) else "different weights")
-    print(
-        "resumed to the same weights, bit for bit" if same(average, resumed) else "resumed to other weights"
-    )
+    print("resumed to the same weights, bit for bit" if same(average, resumed) else "resumed to other weights")
 
 
 if __name__ == "__main__":

@@ -1,51 +1,51 @@
-"""The library entry `membench.advise`: does a step fit a device, how large may its batch be, which method is the fastest?"""
+"""`membench.advise`: does a step fit a device, how large may its batch be, which method is the fastest?"""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
-import torch
 from torch import Tensor, nn
 
-from membench.advice.advice import Advice, AdvisedPlan, Refusal
-from membench.advice.advise_cluster import advise_cluster
-from membench.advice.batches import Batches
-from membench.advice.changes import AS_IT_IS, NO_CHANGES, ModuleChanges
-from membench.advice.cluster_advice import ClusterAdvice
-from membench.advice.levers import Levers, sharded_bytes
-from membench.advice.methods import Methods
-from membench.advice.planning import PlainNumbers, Target
-from membench.advice.processes import Planners
-from membench.advice.programs import Programs
-from membench.advice.regions import SameMemory, SameTime, recomputes
-from membench.advice.trust import trusts
-from membench.advice.work import Work
+from membench.advice.cluster.advice import ClusterAdvice
+from membench.advice.cluster.advise import ClusterKeywords, advise_cluster
+from membench.advice.device.advice import Advice, AdvisedPlan, Refusal
+from membench.advice.device.batches import Batches
+from membench.advice.device.changes import AS_IT_IS, NO_CHANGES, ModuleChanges
+from membench.advice.device.levers import Levers, sharded_bytes
+from membench.advice.device.methods import Methods
+from membench.advice.device.planning import PlainNumbers, Target
+from membench.advice.device.processes import Planners
+from membench.advice.device.programs import Programs
+from membench.advice.device.regions import SameMemory, SameTime, recomputes
+from membench.advice.device.trust import trusts
+from membench.advice.pool.work import Work
 from membench.core import configuration
-from membench.core.cluster import Cluster
-from membench.core.device import DeviceProfile, as_device
-from membench.core.fully_sharded import check_whole
-from membench.core.machine import Machine
-from membench.core.optimizer import WeightUpdate
-from membench.core.task_graph import Mode, TaskGraph
-from membench.core.workload import Workload
+from membench.core.errors import MembenchError
+from membench.core.graph.task_graph import Mode, TaskGraph
+from membench.core.hardware.cluster import Cluster
+from membench.core.hardware.device import DeviceProfile, as_device
+from membench.core.hardware.machine import Machine
+from membench.core.step.fully_sharded import check_whole
+from membench.core.step.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.planning.memory.holders import activations_at_peak_bytes
 from membench.planning.rewrites.update import add_update
-from membench.steps.arguments import (
-    OptimizerLike,
-    as_bytes,
-    as_machine,
-    as_strategy,
-    as_update,
-    workload_of,
-)
+from membench.steps.arguments import as_bytes, as_machine, as_strategy, workload_of
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
-from membench.steps.parallel.tensor_parallel import Plan
-from membench.steps.plan import Runs, plan_step
+from membench.steps.plan import Runs
 from membench.steps.predicted.fused_graphs import compiled_parts
-from membench.steps.predicted.prediction import Prediction, predicted
-from membench.steps.predicted.simulated_step import SimulatedStep, simulated_step
+from membench.steps.predicted.prediction import Prediction, predicted, unpredicted_settings
+from membench.steps.request import (
+    HardwareKeywords,
+    ProcessKeywords,
+    StepKeywords,
+    StepRequest,
+    check_is_module,
+    check_keywords,
+    takes,
+)
+from membench.steps.simulated_step import SimulatedStep, simulated_step
 from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.this_device import THIS, this_device
@@ -62,27 +62,34 @@ THREADS = 16
 """That wait for processes at the same time, in addition to two for each method."""
 
 
+class AnswerKeywords(TypedDict, total=False):
+    """How the answer is made.
+
+    Attributes:
+        methods: names of strategies; None: all but `LEFT_OUT`.
+        largest: whose largest batch is searched for: ``"all"`` methods', ``"plain"`` PyTorch's alone, or ``"none"``.
+        levers: where plain PyTorch does not fit, predict changes to optimizer, precision and batch with which it would.
+        processes: how many plan; None: one for each processor.
+        time_limit_s: where plain PyTorch does not fit, leave out methods whose plans take longer, in processor time of
+            each process; None: wait for all.
+        progress: show on stderr what is done.
+    """
+
+    methods: Sequence[str] | None
+    largest: str
+    levers: bool
+    processes: int | None
+    time_limit_s: float | None
+    progress: bool
+
+
+class AdviseKeywords(StepKeywords, HardwareKeywords, ProcessKeywords, AnswerKeywords, total=False):
+    """Options of `membench.advise` on one device, whose name may be ``"this"``, for the GPU at hand."""
+
+
 @overload
 def advise(
-    module: nn.Module,
-    loss: Callable[..., Tensor] | None,
-    batch: tuple[Any, Any],
-    *,
-    device: str | DeviceProfile,
-    precision: str | None = None,
-    optimizer: OptimizerLike = None,
-    budget: str | float | None = None,
-    machine: str | Machine | None = None,
-    host_memory: str | float | None = None,
-    channels_last: bool = False,
-    methods: Sequence[str] | None = None,
-    largest: str = "all",
-    levers: bool = True,
-    processes: int | None = None,
-    time_limit_s: float | None = None,
-    progress: bool = False,
-    kernels: str | None = None,
-    allocator: str | None = None,
+    module: nn.Module, loss: Callable[..., Tensor] | None, batch: tuple[Any, Any], **options: Unpack[AdviseKeywords]
 ) -> Advice: ...
 
 
@@ -93,24 +100,11 @@ def advise(
     batch: tuple[Any, Any],
     *,
     cluster: str | Cluster,
-    nodes: int = 1,
-    device: str | DeviceProfile | None = None,
-    precision: str | None = None,
-    optimizer: OptimizerLike = None,
-    machine: str | Machine | None = None,
-    batch_size: int | None = None,
-    parallel: Mapping[str, int] | None = None,
-    checkpointing: Sequence[str] | None = None,
-    wrapped: Sequence[str] | None = None,
-    reduce_dtype: torch.dtype | None = None,
-    tensor_parallel: Plan | None = None,
-    kernels: str | None = None,
-    allocator: str | None = None,
-    processes: int | None = None,
-    progress: bool = False,
+    **options: Unpack[ClusterKeywords],
 ) -> ClusterAdvice: ...
 
 
+@takes(AnswerKeywords, AdviseKeywords)
 def advise(
     module: nn.Module,
     loss: Callable[..., Tensor] | None,
@@ -119,64 +113,41 @@ def advise(
     cluster: str | Cluster | None = None,
     **options: Any,
 ) -> Advice | ClusterAdvice:
-    """Return whether a step fits a device, how large its batch may be, every method with which it fits, and else what would help.
+    """Return whether a step fits a device, how large its batch may be, and every method with which it fits.
 
-    Nothing is allocated: module and batch may be on the meta device, and weights elsewhere are only read. Methods are planned
-    in parallel, in processes that receive the graph of the step.
+    Nothing is allocated: module and batch may be on the meta device, and weights elsewhere are only read. Methods are
+    planned in parallel, in processes that receive the graph of the step. Where plain PyTorch does not fit, the answer
+    names changes of the program with which it would.
 
     Args:
         module, loss, batch: see `membench.compile`.
-        device: a name (``"rtx3090"``), a profile, or ``"this"`` for the GPU at hand.
-        precision, optimizer, machine, host_memory, channels_last, allocator: see `membench.predict`.
-        budget: the most that the step's tensors may hold, ``"20 GB"`` or a number of bytes; None: what the device has.
-        methods: names of strategies; None: all but `LEFT_OUT`.
-        largest: whose largest batch is searched for: ``"all"`` methods', ``"plain"`` PyTorch's alone, or ``"none"``.
-        levers: where plain PyTorch does not fit, predict changes to optimizer, precision and batch with which it would.
-        processes: how many plan; None: one for each processor.
-        time_limit_s: where plain PyTorch does not fit, leave out methods whose plans take longer, in processor time of each
-            process; None: wait for all.
-        progress: show on stderr what is done.
-        kernels: ``"eager"``, ``"inductor"`` or None, see `membench.predict`; every method is planned over these.
-
-    With a cluster it is `membench.advice.advise_cluster.advise_cluster`, whose arguments are described there.
+        cluster: several GPUs: a name (``"dgx_h100"``) or a description; see `membench.advice.cluster.advise`.
+        options: see `AdviseKeywords`; with a cluster `membench.advice.cluster.advise.ClusterKeywords`.
 
     Raises:
         UnsupportedModel: the module cannot be captured; names the layer.
         MembenchError: an argument is invalid.
     """
+    check_is_module(module)
     if cluster is not None:
-        return advise_cluster(module, loss, batch, cluster=cluster, **options)
-    return _advise_device(module, loss, batch, **options)
-
-
-def _advise_device(
-    module: nn.Module,
-    loss: Callable[..., Tensor] | None,
-    batch: tuple[Any, Any],
-    *,
-    device: str | DeviceProfile,
-    precision: str | None = None,
-    optimizer: OptimizerLike = None,
-    budget: str | float | None = None,
-    machine: str | Machine | None = None,
-    host_memory: str | float | None = None,
-    channels_last: bool = False,
-    kernels: str | None = None,
-    allocator: str | None = None,
-    **asked: Any,
-) -> Advice:
-    """Return the advice on one device; see `advise`, and `Adviser.advice` for the other options."""
+        return advise_cluster(module, loss, batch, cluster, options)
+    check_keywords(AdviseKeywords, options, "advise")
+    if unused := {"strategy", "nodes"} & options.keys():
+        raise MembenchError(
+            f"{', '.join(sorted(unused))}: not an option of advise on one device, which plans all methods; leave it out"
+        )
     check_whole(module)
+    device = this_device() if options.get("device") == THIS else options.get("device")
+    precision, channels_last = options.get("precision"), options.get("channels_last", False)
+    machine = options.get("machine")
     adviser = Adviser(
         workload_of(module, loss, batch, precision=precision, channels_last=channels_last),
-        as_device(this_device() if device == THIS else device, allocator),
-        as_bytes(budget),
-        as_update(optimizer),
+        as_device(device, options.get("allocator")),
+        StepRequest.of(options, PyTorch.name),
         None if machine is None else as_machine(machine),
-        as_bytes(host_memory, "host_memory"),
-        kernels=kernels,
+        as_bytes(options.get("host_memory"), "host_memory"),
     )
-    return adviser.advice(**asked)
+    return adviser.advice(**{name: value for name, value in options.items() if name in AnswerKeywords.__annotations__})
 
 
 class Adviser:
@@ -184,32 +155,30 @@ class Adviser:
 
     Args:
         workload: on any device, ``meta`` included; its tensors are only read.
-        budget_bytes, update, machine, host_memory_bytes: see `membench.predict`.
+        request: its budget, update and kernels; its strategy is none of the answer.
+        machine, host_memory_bytes: None: see `membench.predict`.
         modules: changes of the module that its maker offers as levers.
-        kernels: see `membench.predict`.
     """
 
     def __init__(
         self,
         workload: Workload,
         device: DeviceProfile,
-        budget_bytes: int | None = None,
-        update: WeightUpdate | None = None,
+        request: StepRequest,
         machine: Machine | None = None,
         host_memory_bytes: int | None = None,
         modules: ModuleChanges = NO_CHANGES,
-        kernels: str | None = None,
     ) -> None:
         framework = configuration.load("framework", "pytorch")
         cost = RooflineCost(device, framework.efficiency, as_machine(machine, host_memory_bytes))
-        known, self._compiled_parts = compiled_parts(workload.module, workload.loss, kernels)
+        known, self._compiled_parts = compiled_parts(workload.module, workload.loss, request.kernels)
         workload = replace(workload, compiled=known)
-        self._workload, self._by, self._kernels = workload, update, kernels
+        self._workload, self._request = workload, request
         self._machine, self._host_memory_bytes = machine, host_memory_bytes
         self._programs = Programs(
-            workload, update, framework.captured_on, modules, device.allocator, self._compiled_parts
+            workload, request.optimizer, framework.captured_on(device), modules, device.allocator, self._compiled_parts
         )
-        self._target = Target(device, cost, budget_bytes, self._programs.update(AS_IT_IS))
+        self._target = Target(device, cost, request.budget_bytes, self._programs.update(AS_IT_IS))
 
     def advice(
         self,
@@ -235,7 +204,7 @@ class Adviser:
             asked = Methods(work, planners, batches, graph, target)
             asked.begin([strategy for strategy in chosen if strategy.moves_weights])  # which takes longest
             runs = self._plain(captured)
-            plain = predicted(runs, simulated_step(runs, target.cost), target.device)
+            plain = self._predicted(runs, captured)
             if not (fits := not target.excess_bytes(runs)) and time_limit_s is not None:
                 planners.limit(time_limit_s)
             search = Levers(work, planners, self._programs, size, target, PlainNumbers.of(runs, target))
@@ -251,16 +220,23 @@ class Adviser:
         found |= {"fits": fits, "not_tried": search.not_tried(), "recomputes": recomputes(captured)}
         return self._answer(runs, plain, outcomes, **found)
 
+    def _predicted(self, runs: Runs, captured: TaskGraph) -> Prediction:
+        """Return the prediction of plain PyTorch, with what of torch's settings is not in it."""
+        of_compiler = self._compiled_parts.unpredicted if self._compiled_parts else ()
+        settings = unpredicted_settings(captured, self._target.device.allocator)
+        prediction = predicted(runs, simulated_step(runs, self._target.cost), self._target.device)
+        return replace(prediction, unpredicted=(*of_compiler, *settings))
+
     def _answer(
         self, runs: Runs, plain: Prediction, outcomes: Mapping[str, AdvisedPlan | Refusal], **found: Any
     ) -> Advice:
-        workload, target = self._workload, self._target
+        workload, target, by = self._workload, self._target, self._request.optimizer
         plans = [each for each in outcomes.values() if isinstance(each, AdvisedPlan)]
         return Advice(
             model=workload.name,
             precision=None if workload.precision is None else str(workload.precision),
-            optimizer=None if self._by is None else self._by.name,
-            update_runs=self._by is None or self._by.runs,
+            optimizer=None if by is None else by.name,
+            update_runs=by is None or by.runs,
             channels_last=workload.channels_last,
             is_compiled=self._compiled_parts is not None,
             plain=plain,
@@ -291,8 +267,7 @@ class Adviser:
         return [name for name in strategies(mode) if name not in LEFT_OUT]
 
     def _plain(self, captured: TaskGraph) -> Runs:
-        target, size = self._target, captured.batch_size
-        return plan_step(lambda _: captured, size, PyTorch(), target.cost, None, update=target.update)
+        return self._target.planner(lambda _: captured, captured.batch_size, PyTorch()).within(None)
 
     def _in_place_of_regions(
         self, work: Work, planners: Planners, program: Prediction
@@ -310,23 +285,20 @@ class Adviser:
     def _compiled(self, **options: Any) -> Any:
         workload = self._workload
         fixed: dict[str, Any] = {
-            "optimizer": self._by,
+            "optimizer": self._request.optimizer,
             "precision": workload.precision,
             "channels_last": workload.channels_last,
             "host_memory": self._host_memory_bytes,
-            "kernels": self._kernels,
+            "kernels": self._request.kernels,
         }
         if options["backend"] == "simulated":
             fixed["machine"] = self._machine
-        return compile(
-            workload.module, workload.loss, (workload.inputs, workload.targets), **{**fixed, **options}
-        )
+        return compile(workload.module, workload.loss, (workload.inputs, workload.targets), **{**fixed, **options})
 
 
 def ranked(plans: Sequence[AdvisedPlan]) -> list[AdvisedPlan]:
-    """Return plans with the fastest first; of those within a thousandth plain PyTorch, then that with the lowest peak."""
-    fastest_s = min((plan.step_time_s for plan in plans), default=1.0)
+    """Return plans, the fastest first; within a thousandth plain PyTorch first, then by peak."""
+    fastest_s = min((plan.step_time_s for plan in plans), default=0) or 1.0  # nothing runs without operators
     return sorted(
-        plans,
-        key=lambda plan: (round(plan.step_time_s / fastest_s, 3), plan.name != PyTorch.name, plan.peak_bytes),
+        plans, key=lambda plan: (round(plan.step_time_s / fastest_s, 3), plan.name != PyTorch.name, plan.peak_bytes)
     )

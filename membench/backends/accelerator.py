@@ -32,11 +32,11 @@ keep memory until the host polls an event, is not needed. Outputs and workspaces
 that stream's pool, because torch's allocator has no other way; the task waits for the compute stream's position as a
 prefetch does, so the same argument holds for them.
 
-Tasks of the host and the disk run on threads, which wait for the copies that they read, and for which the host waits where a
-stream of the GPU has to: that cannot wait for a thread.
+Tasks of the host and the disk run on threads, which wait for the copies that they read, and for which the host waits
+where a stream of the GPU has to: that cannot wait for a thread.
 
-Host buffers are page-locked, of exact size, and kept; host-resident weights lie in such memory. Events are made once and
-recorded again in every step.
+Host buffers are page-locked, of exact size, and kept; host-resident weights lie in such memory. Events are made once
+and recorded again in every step.
 """
 
 import time
@@ -50,8 +50,8 @@ from torch import Tensor
 from membench.backends.pinned import PinnedMemory
 from membench.backends.tensor_backend import TensorBackend
 from membench.backends.workers import Job, Workers
-from membench.core.codec import ActivationCodec
-from membench.core.schedule import (
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
     HOST_STREAM,
@@ -63,8 +63,8 @@ from membench.core.schedule import (
     Wait,
     Work,
 )
-from membench.core.task_graph import ARGUMENT_ROLES, Task
-from membench.core.timeline import Span, Timeline
+from membench.core.graph.task_graph import ARGUMENT_ROLES, Task
+from membench.core.graph.timeline import Span, Timeline
 
 _THREADS = frozenset({HOST_STREAM, LOAD_STREAM, STORE_STREAM})
 

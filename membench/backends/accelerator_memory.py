@@ -1,7 +1,7 @@
 """Device memory as the allocator and the driver count it, and a cap on it.
 
-A probe process calls `cap_memory` first, so that a large card acts as a small one: beyond the cap, allocation fails as it
-does on a card of that size. `ALLOCATOR_ENVIRONMENT` must be set before CUDA starts.
+A probe process calls `cap_memory` first, so that a large card acts as a small one: beyond the cap, allocation fails as
+it does on a card of that size. `ALLOCATOR_ENVIRONMENT` must be set before CUDA starts.
 """
 
 import resource
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import torch
 
 from membench.core.errors import MembenchError
-from membench.core.torch_devices import clear_cublas_workspaces
+from membench.core.libraries.torch_devices import clear_cublas_workspaces
 from membench.core.units import MIB
 
 ALLOCATOR_ENVIRONMENT = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 """Expandable segments: reserved memory follows allocated memory without fragmentation."""
 
 UNFILLED_BYTES = 22 * MIB
-"""Most that the allocator reserves without using it: the rest of a page of 20 MiB, and of one of 2 MiB for small pieces."""
+"""Most that the allocator reserves unused: the rests of a page of 20 MiB, and of one of 2 MiB for small pieces."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from membench.core.codec import ActivationCodec
-from membench.core.schedule import Compute, Free, Schedule
-from membench.core.task_graph import Task
-from membench.core.timeline import Timeline
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.schedule import Compute, Free, Schedule
+from membench.core.graph.task_graph import Task
+from membench.core.graph.timeline import Timeline
 
 Event = Any
 """A backend's own record of when one of its instructions finishes."""
@@ -41,7 +41,7 @@ class Backend(ABC):
         """Run a task; blocks that it creates get memory now."""
 
     def run_of(self, instructions: Sequence[Compute | Free]) -> Callable[[], Event] | None:
-        """Return a function that issues tasks of the compute stream and frees faster than one by one; None: there is none.
+        """Return a function that issues the compute stream's tasks and frees faster than one by one, or None.
 
         Its event is that of the last task. Called after a step whose instructions were issued one by one.
 

@@ -31,10 +31,10 @@ from membench.backends.pages import pages
 from membench.backends.tensor_backend import POISON, TensorBackend
 from membench.backends.tensors import DeviceTensors
 from membench.backends.workers import Job, Workers
-from membench.core.codec import ActivationCodec
-from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Compute, Free
-from membench.core.task_graph import Task, TaskGraph
-from membench.core.timeline import Span, Timeline
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Compute, Free
+from membench.core.graph.task_graph import Task, TaskGraph
+from membench.core.graph.timeline import Span, Timeline
 from membench.planning.host_memory.host_places import PAGE_BYTES
 
 _PART_BYTES = 4 * 2**20
@@ -45,8 +45,8 @@ _PART_BYTES = 4 * 2**20
 class Chaos:
     """A switch for tests that provokes the races that a wrong schedule allows.
 
-    Every job of a worker thread starts after a random delay, and memory is filled with NaN before it is freed, so that a
-    late reader computes a visibly wrong result.
+    Every job of a worker thread starts after a random delay, and memory is filled with NaN before it is freed, so that
+    a late reader computes a visibly wrong result.
     """
 
     seed: int
@@ -67,11 +67,7 @@ class CpuBackend(TensorBackend):
     """
 
     def __init__(
-        self,
-        graph: TaskGraph,
-        *,
-        groups: Mapping[str, Any] = MappingProxyType({}),
-        chaos: Chaos | None = None,
+        self, graph: TaskGraph, *, groups: Mapping[str, Any] = MappingProxyType({}), chaos: Chaos | None = None
     ) -> None:
         super().__init__(graph, torch.device("cpu"), groups)
         self._chaos = random.Random(chaos.seed) if chaos else None
@@ -206,7 +202,7 @@ def _poison(tensors: DeviceTensors, block: int) -> None:
 
 
 def copy_bytes(target: Tensor, source: Tensor) -> None:
-    """Copy a tensor of bytes on the calling thread only: a copy on all cores would compete with the kernels for them."""
+    """Copy a tensor of bytes on the calling thread only, so as not to compete with the kernels for cores."""
     to, read = target.numpy(), source.numpy()
     for start in range(0, len(to), _PART_BYTES):
         part = slice(start, start + _PART_BYTES)

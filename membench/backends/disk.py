@@ -1,17 +1,17 @@
 """Blocks in a file: the disk as a tier behind host memory.
 
     make            look for room; a file without a name in the folder, with its space
-    write(block)    host memory -> the spare place of the block's size, whole; then the block is there, and its former place
-                    is the spare one
+    write(block)    host memory -> the spare place of the block's size, whole; the block's former place becomes
+                    the spare one
     read(block)     the block's place -> host memory
 
-So a write that fails, at any byte, leaves the copy before it whole, at the cost of one spare place for each size of block:
-a network has few. Space is taken when the file is made: a disk that is too small is found before the first step.
+So a write that fails, at any byte, leaves the copy before it whole, at the cost of one spare place for each size of
+block: a network has few. Space is taken when the file is made: a disk that is too small is found before the first step.
 
-Requests bypass the page cache (`O_DIRECT`), which would hold each block in host memory a second time. They go from and to the
-caller's memory without a copy where that is page-aligned (see `membench.backends.pages`), otherwise, and for the last part
-of a page, through a buffer. Where the file system refuses direct requests they are buffered, and a write ends when the data is
-on the disk, as a direct one does.
+Requests bypass the page cache (`O_DIRECT`), which would hold each block in host memory a second time. They go from and
+to the caller's memory without a copy where that is page-aligned (see `membench.backends.pages`), otherwise, and for the
+last part of a page, through a buffer. Where the file system refuses direct requests they are buffered, and a write ends
+when the data is on the disk, as a direct one does.
 
 The file vanishes with its process, however that ends: it is memory, not a checkpoint.
 """
@@ -34,7 +34,7 @@ from torch import Tensor
 from membench.backends.pages import pages
 from membench.core.errors import DiskFailed
 from membench.core.files import NO_ROOM
-from membench.core.task_graph import Block
+from membench.core.graph.task_graph import Block
 from membench.core.units import format_bytes
 from membench.planning.host_memory.host_places import PAGE_BYTES, in_pages
 
@@ -57,7 +57,7 @@ class DiskStore:
         blocks: all blocks that will be written.
 
     Attributes:
-        size_bytes: of the file.
+        size_bytes: the file's size.
         is_direct: whether requests bypass the page cache; otherwise the file system refuses that.
 
     Raises:
@@ -68,9 +68,7 @@ class DiskStore:
         self._folder = folder
         self._blocks = {block.index: block for block in blocks}
         self._place: dict[int, int] = {}  # offset of each block's last whole copy
-        self._free: defaultdict[int, list[int]] = defaultdict(
-            list
-        )  # by size, offsets of places without a copy
+        self._free: defaultdict[int, list[int]] = defaultdict(list)  # by size, offsets of places without a copy
         sizes_bytes = [in_pages(block.size_bytes) for block in self._blocks.values()]
         self.size_bytes = 0
         for size_bytes in (*sizes_bytes, *dict.fromkeys(sizes_bytes)):

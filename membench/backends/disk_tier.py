@@ -7,10 +7,11 @@ A tensor of the caller whose home is the disk has memory only while its block ha
     store(block):  disk <- buffer
     drop(block):   the tensor is empty, of shape (0,)
 
-A tensor that has contents of its own is ahead of the disk: the caller has made or changed it, or an optimizer has just made it.
-Its next buffer is filled from it. So `restore` only has to give each tensor its contents, and after a step that has failed
-nothing is lost but what the disk cannot read: a tensor whose buffer was open keeps it, and a block's copy on the disk is
-replaced only by one that is whole. Such a step may have updated some weights and not others, each together with its states.
+A tensor that has contents of its own is ahead of the disk: the caller has made or changed it, or an optimizer has just
+made it. Its next buffer is filled from it. So `restore` only has to give each tensor its contents, and after a step
+that has failed nothing is lost but what the disk cannot read: a tensor whose buffer was open keeps it, and a block's
+copy on the disk is replaced only by one that is whole. Such a step may have updated some weights and not others, each
+together with its states.
 """
 
 from collections.abc import Callable
@@ -75,7 +76,8 @@ class DiskTier:
                 self._attach(block, tensor, buffer)
         elif tensor is not None:
             raise MembenchError(
-                "a state of the optimizer has no contents: another step keeps it on its disk; call restore() of that step first"
+                "a state of the optimizer has no contents: another step keeps it on its disk; call restore() of that "
+                "step first"
             )
 
     def save(self, block: int, buffer: Tensor) -> None:

@@ -8,7 +8,9 @@ from membench.core.errors import MembenchError
 
 
 class Mailbox:
-    """Arrival times of messages by name; a rank that receives one before it is sent waits, in real time, for its sender.
+    """Arrival times of messages by name.
+
+    A rank that receives one before it is sent waits, in real time, for its sender.
 
     Args:
         ranks: that are simulated together.

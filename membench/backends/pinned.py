@@ -18,20 +18,23 @@ class PinnedMemory:
     """Pieces of page-locked host memory; they stay locked until `close` or until this object is collected.
 
     Args:
-        device: that copies it. CUDA's and ROCm's runtimes lock memory that exists; for others torch's allocator makes it, and
-            rounds as it does.
+        device: that copies it. CUDA's and ROCm's runtimes lock memory that exists; for others torch's allocator makes
+            it, and rounds as it does.
+
+    Attributes:
+        pieces: whole, each with the function that unlocks it.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._locks_pages = locks_pages(device)
-        self._pieces: list[tuple[Tensor, _Unlock]] = []
-        self._finalizer = weakref.finalize(self, _unlock, self._pieces)
+        self.pieces: list[tuple[Tensor, _Unlock]] = []
+        self._finalizer = weakref.finalize(self, _unlock, self.pieces)
         self._finalizer.atexit = False  # a process that ends unlocks its memory itself
 
     @property
     def size_bytes(self) -> int:
         """Locked bytes, in whole pages where pages are locked."""
-        return sum(piece.numel() for piece, _ in self._pieces)
+        return sum(piece.numel() for piece, _ in self.pieces)
 
     def take(self, size_bytes: int) -> Tensor:
         """Return unfilled memory as a tensor of bytes.
@@ -40,8 +43,8 @@ class PinnedMemory:
             MembenchError: the driver refuses to lock that much.
         """
         if not self._locks_pages:
-            self._pieces.append((torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True), _nothing))
-            return self._pieces[-1][0]
+            self.pieces.append((torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True), _nothing))
+            return self.pieces[-1][0]
         piece = pages(size_bytes)
         pages_bytes = piece.numel()
         runtime = torch.cuda.cudart()
@@ -49,9 +52,10 @@ class PinnedMemory:
         if int(error):
             raise MembenchError(
                 f"the driver did not lock {pages_bytes:,} bytes of host memory in addition to the {self.size_bytes:,} "
-                f"locked already (CUDA error {int(error)}); raise `ulimit -l` or the container's memory, or offload less"
+                f"locked already (CUDA error {int(error)}); raise `ulimit -l` or the container's memory, or offload "
+                f"less"
             )
-        self._pieces.append((piece, runtime.cudaHostUnregister))
+        self.pieces.append((piece, runtime.cudaHostUnregister))
         return piece[:size_bytes]
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.cpu import CpuBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.core.errors import MembenchError
-from membench.core.precision import Precision
-from membench.core.schedule import Schedule
+from membench.core.graph.precision import Precision
+from membench.core.graph.schedule import Schedule
 
 _ROUNDS_TO_TF32 = {Precision.FP32: False, Precision.TF32: True}
 """Precisions that set torch's switches of TF32, for convolutions and for other products."""

@@ -7,7 +7,7 @@ import torch
 
 from membench.backends.pinned import PinnedMemory
 from membench.core.errors import one_line
-from membench.core.random_operators import random_state, set_random_state
+from membench.core.libraries.random_operators import random_state, set_random_state
 from membench.core.units import MIB
 
 _LARGE_BYTES = 256 * MIB

@@ -1,17 +1,17 @@
 """Simulated devices: the same instructions, on virtual clocks.
 
 Streams are in-order queues. Kernels of different streams overlap only in their launch, since one kernel fills the
-device; each copy engine moves one block at a time, in the order in which blocks are ready. Encoding and decoding overlap
-with kernels, but not with each other. A disk reads and writes at the same time, one block each. Tasks of the host run one
-after another and overlap with everything else, and so do the collectives of each axis of a mesh, which take a share of the device's
-processors from kernels. A message from another rank arrives when that rank has sent it, whether or not it is asked for already
-(assumed). Where copies take cores from kernels, as on a CPU, each one makes the next
-kernel longer, unless kernels wait meanwhile. The host issues one instruction after another, each for the time that the cost
-model gives, and waits at a synchronize.
+device; each copy engine moves one block at a time, in the order in which blocks are ready. Encoding and decoding
+overlap with kernels, but not with each other. A disk reads and writes at the same time, one block each. Tasks of the
+host run one after another and overlap with everything else, and so do the collectives of each axis of a mesh, which
+take a share of the device's processors from kernels. A message from another rank arrives when that rank has sent it,
+whether or not it is asked for already (assumed). Where copies take cores from kernels, as on a CPU, each one makes the
+next kernel longer, unless kernels wait meanwhile. The host issues one instruction after another, each for the time that
+the cost model gives, and waits at a synchronize, and between passes where the program does so.
 
 Of a cluster one device is simulated, because all do the same at the same time: a device that shares its link has its
-share of the rate throughout, which is exact if all devices copy at the same times. Gains of real devices from falling out
-of step, and losses from unequal ones, are not modelled.
+share of the rate throughout, which is exact if all devices copy at the same times. Gains of real devices from falling
+out of step, and losses from unequal ones, are not modelled.
 """
 
 from bisect import bisect_left, insort
@@ -20,13 +20,13 @@ from collections.abc import Callable
 from membench.backends.base import Backend
 from membench.backends.mailbox import Mailbox
 from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_stages
-from membench.core.cluster import SINGLE_DEVICE, Cluster
-from membench.core.codec import ActivationCodec
-from membench.core.collective import Collective, CollectiveKind
-from membench.core.cost_model import CostModel
-from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule
-from membench.core.task_graph import Task, TaskGraph
-from membench.core.timeline import Span, Timeline
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.collective import Collective, CollectiveKind
+from membench.core.graph.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Task, TaskGraph
+from membench.core.graph.timeline import Span, Timeline
+from membench.core.hardware.cluster import SINGLE_DEVICE, Cluster
+from membench.core.hardware.cost_model import CostModel
 
 _KERNELS, _PROCESSOR = "kernels", "processor"
 _DISK_READS, _DISK_WRITES = "disk reads", "disk writes"
@@ -39,15 +39,11 @@ class SimulatedBackend(Backend):
         graph: may be without calls.
         cost: seconds of tasks, and of copies while all devices of the cluster copy.
         cluster: the devices that exchange gradients.
-        mailbox: of the ranks that are simulated together; None: messages of others are there from the beginning.
+        mailbox: mailbox of the ranks that are simulated together; None: messages of others are there at once.
     """
 
     def __init__(
-        self,
-        graph: TaskGraph,
-        cost: CostModel,
-        cluster: Cluster = SINGLE_DEVICE,
-        mailbox: Mailbox | None = None,
+        self, graph: TaskGraph, cost: CostModel, cluster: Cluster = SINGLE_DEVICE, mailbox: Mailbox | None = None
     ) -> None:
         self._blocks = graph.blocks
         self._cost = cost
@@ -58,6 +54,7 @@ class SimulatedBackend(Backend):
         self._stage_free_s: dict[int, float] = {}  # of the exchange
         self._engines: dict[str, _Engine] = {}
         self._host_s = 0.0
+        self._is_backward = False  # the last task's pass
         self._kernels_end_s = 0.0
         self._delay_s = 0.0  # by copies, of the next kernel
 
@@ -70,10 +67,13 @@ class SimulatedBackend(Backend):
         self._stage_free_s.clear()
         self._engines.clear()
         self._host_s = self._kernels_end_s = self._delay_s = 0.0
+        self._is_backward = False
 
     def compute(self, task: Task, stream: str) -> float:
         if task.on_host:
             return self._work(stream, _PROCESSOR, 0.0, self._cost.host_task_time_s(task))
+        if self._cost.waits_between_passes:
+            self._enter_pass(task)
         self._host_s += self._cost.task_issue_time_s(task)
         if task.collective is not None:
             return self._take_part(task.collective, stream, self._cost.task_time_s(task))
@@ -83,6 +83,13 @@ class SimulatedBackend(Backend):
         end_s = self._work(stream, _KERNELS, launch_s, self._cost.task_time_s(task) + delay_s)
         self._kernels_end_s = max(self._kernels_end_s, end_s)
         return end_s
+
+    def _enter_pass(self, task: Task) -> None:
+        """Let the host wait where a task begins a forward or a backward pass; recomputation belongs to the latter."""
+        is_backward = task.phase in AFTER_THE_LOSS or task.is_recomputed
+        if is_backward != self._is_backward:
+            self.synchronize()
+        self._is_backward = is_backward
 
     def _take_part(self, collective: Collective, stream: str, time_s: float) -> float:
         """Take part in a collective, which runs for `time_s` once its data is there, and return when it ends."""
@@ -173,7 +180,7 @@ class SimulatedBackend(Backend):
         return end_s
 
     def _follow_compute(self, stream: str) -> None:
-        """Let a stream wait for the compute stream's position, what that waits for included: its memory is free from there on."""
+        """Let a stream wait for the compute stream's position and what that waits for, when its memory is free."""
         self.wait(stream, self._stream_free_s.get(COMPUTE_STREAM, 0.0))
 
     def _ready_s(self, stream: str) -> float:

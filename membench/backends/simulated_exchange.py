@@ -3,21 +3,22 @@
     in host memory       out of every device; the host's cores add its devices' blocks; a ring between the hosts; back
     on one root device   out of the others; over the network; into the root; out of the root; over the network; back
 
-The first is moDNN's method (Section 6.2: 2M copies by M devices), with a ring for several hosts; the second its baseline. Devices that
-reach each other, as those of a cluster with `Cluster.peer_bytes_per_s`, average by an all-reduce in place of both, as NCCL's.
+The first is moDNN's method (Section 6.2: 2M copies by M devices), with a ring for several hosts; the second its
+baseline. Devices that reach each other, as those of a cluster with `Cluster.peer_bytes_per_s`, average by an all-reduce
+in place of both, as NCCL's.
 
-Assumptions: all devices run one schedule in step, so all copy at once and each has its share of a shared link. Additions
-on the root's device, at hundreds of GB/s, and those of the ring, which are far faster than the network, are not counted.
-A host's memory does not limit copies. The weights' update is not counted.
+Assumptions: all devices run one schedule in step, so all copy at once and each has its share of a shared link.
+Additions on the root's device, at hundreds of GB/s, and those of the ring, which are far faster than the network, are
+not counted. A host's memory does not limit copies. The weights' update is not counted.
 """
 
 from collections.abc import Iterator
 from math import isfinite
 
-from membench.core.cluster import Cluster
-from membench.core.collective import Collective, CollectiveKind
-from membench.core.cost_model import CostModel
-from membench.core.mesh import Mesh
+from membench.core.graph.collective import Collective, CollectiveKind
+from membench.core.hardware.cluster import Cluster
+from membench.core.hardware.cost_model import CostModel
+from membench.core.hardware.mesh import Mesh
 from membench.cost.collectives import collective_time_s
 
 COPY_OUT, COPY_BACK, HOST, NETWORK, PEERS = "copy out", "copy back", "host", "network", "peers"
@@ -39,12 +40,7 @@ def exchange_stages(cluster: Cluster, cost: CostModel, size_bytes: int, root: in
     if isfinite(cluster.peer_bytes_per_s):
         group = Mesh(cluster, ((_REPLICAS, cluster.devices),)).group(_REPLICAS)
         return [
-            (
-                PEERS,
-                collective_time_s(
-                    cluster, group, Collective(CollectiveKind.ALL_REDUCE, size_bytes, _REPLICAS)
-                ),
-            )
+            (PEERS, collective_time_s(cluster, group, Collective(CollectiveKind.ALL_REDUCE, size_bytes, _REPLICAS)))
         ]
     stages = _on_host(cluster, cost, size_bytes) if root is None else _on_root(cluster, cost, size_bytes)
     return [(engine, time_s) for engine, time_s in stages if time_s]

@@ -1,4 +1,4 @@
-"""TensorBackend: the common part of the backends of the CPU and of accelerators, with blocks, spaces and host buffers as torch tensors."""
+"""The common part of the backends of the CPU and of accelerators: blocks and buffers as torch tensors."""
 
 import tempfile
 from abc import abstractmethod
@@ -15,12 +15,12 @@ from membench.backends.base import Backend, Event
 from membench.backends.disk import DiskStore
 from membench.backends.disk_tier import DiskTier
 from membench.backends.tensors import DeviceTensors, tensor_in
-from membench.core import distributed
-from membench.core.call import Value
-from membench.core.codec import ActivationCodec
-from membench.core.schedule import Compute, Free, Load, Schedule, Store
-from membench.core.task_graph import Block, Task, TaskGraph
-from membench.core.torch_devices import MemoryRecorder
+from membench.core.graph.call import Value
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.schedule import Compute, Free, Load, Schedule, Store
+from membench.core.graph.task_graph import Block, Task, TaskGraph
+from membench.core.libraries import distributed
+from membench.core.libraries.torch_devices import MemoryRecorder
 from membench.planning.host_memory.host_places import HostPlaces, host_places
 
 POISON = 0xFF
@@ -162,7 +162,7 @@ class TensorBackend(Backend):
 
     @abstractmethod
     def close(self) -> None:
-        """Release threads and host memory, which outlive a step, and give the caller's tensors back what is on the disk.
+        """Release threads and host memory, which outlive a step, and return the caller's tensors from the disk.
 
         Raises:
             DiskFailed: the disk is broken.
@@ -274,6 +274,4 @@ class TensorBackend(Backend):
 def _bytes_of(tensor: Tensor, size_bytes: int) -> Tensor:
     """Return that many bytes of a tensor's memory, from its first element on."""
     empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return empty.set_(
-        tensor.untyped_storage(), tensor.storage_offset() * tensor.itemsize, (size_bytes,), (1,)
-    )
+    return empty.set_(tensor.untyped_storage(), tensor.storage_offset() * tensor.itemsize, (size_bytes,), (1,))

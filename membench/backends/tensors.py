@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from membench.backends.calls import BoundCall, BoundCalls
-from membench.backends.programs import prepare
-from membench.backends.runs import RunSource
-from membench.core.call import Call, Output, Outputs, Value
+from membench.backends.calls.calls import BoundCall, BoundCalls
+from membench.backends.calls.fused_calls import prepare
+from membench.backends.calls.runs import RunSource
 from membench.core.errors import UnsupportedModel
-from membench.core.schedule import Compute, Free
-from membench.core.task_graph import Block, Phase, Task, TaskGraph
-from membench.core.torch_internals import conjugate_view, negative_view
+from membench.core.graph.call import Call, Output, Outputs, Value
+from membench.core.graph.schedule import Compute, Free
+from membench.core.graph.task_graph import Block, Phase, Task, TaskGraph
+from membench.core.libraries.torch_internals import conjugate_view, negative_view
 
 
 class DeviceTensors:
@@ -46,8 +46,7 @@ class DeviceTensors:
         self.passed: dict[int, Tensor] = {}
         prepare((task.call for task in graph.tasks), device)
         self._calls = [
-            None if task.call is None or task.index == graph.turn else self._bound.bind(task)
-            for task in graph.tasks
+            None if task.call is None or task.index == graph.turn else self._bound.bind(task) for task in graph.tasks
         ]
         self._tensors: list[Tensor | None] = [None] * len(self._values)
         self._owners: list[Tensor | None] = [None] * len(graph.blocks)
@@ -145,7 +144,8 @@ class DeviceTensors:
     def prepare(self, task: Task) -> Callable[[], None]:
         """Look up a task's arguments now, and return a function that runs it later and keeps its outputs.
 
-        What its operator fills has memory from now on. Results of tasks that have not run yet are looked up when it runs.
+        What its operator fills has memory from now on. Results of tasks that have not run yet are looked up when it
+        runs.
         """
         call = self._calls[task.index]
         assert call is not None, "updates and gradients of the caller join the compute stream"
@@ -206,13 +206,20 @@ def outputs_of(result: Any) -> Outputs:
     return tuple(output_of(each) if isinstance(each, Tensor) else None for each in results)
 
 
-def mismatched_outputs(call: Call, returned: Outputs, graph: TaskGraph) -> Outputs | None:
-    """Return the layouts of a call's new outputs if they differ from the graph's, else None."""
+def mismatched_outputs(call: Call, returned: Outputs, graph: TaskGraph, *, exactly: bool = False) -> Outputs | None:
+    """Return the layouts of a call's new outputs if they differ from the graph's, else None.
+
+    Args:
+        exactly: also those that differ in strides of dimensions with one element alone, by which kernels choose how
+            they compute.
+    """
     pairs = list(zip(call.outputs, returned, strict=True))
     found = tuple(None if value is None else output for value, output in pairs)
     claimed = tuple(
         None if value is None or output is None else claimed_output(value, graph) for value, output in pairs
     )
+    if exactly and not any(each and 0 in each.shape for each in found):
+        return None if found == claimed else found
     return None if tuple(map(_canonical, found)) == tuple(map(_canonical, claimed)) else found
 
 
@@ -244,7 +251,7 @@ def describe_mismatch(task: Task, outputs: Outputs, graph: TaskGraph) -> tuple[s
     found, claimed = next(
         (output, claimed_output(value, graph))
         for output, value in pairs
-        if value is not None and _canonical(output) != _canonical(claimed_output(value, graph))
+        if value is not None and output != claimed_output(value, graph)
     )
     cause = f"operator {task.call.operator} returns {found}, but its shape function predicts {claimed}"
     return graph.layers[task.layer], cause, "replace the operator, or report it"

@@ -4,11 +4,11 @@
                   its thread:     run the work                          then set the job's event
     job.wait():   calling thread: block until the event is set; raise what the work has raised
 
-A thread computes with as many threads of its own as the calling thread does: an operator's sums, and with them the last bits of
-its results, depend on their number, which a library that asks OpenMP itself does not find in a new thread.
+A thread computes with as many threads of its own as the calling thread does: an operator's sums, and with them the last
+bits of its results, depend on their number, which a library that asks OpenMP itself does not find in a new thread.
 
-After work that has failed, the rest of its stream's work in that step does not run and has the same error: it would compute on
-what was not made.
+After work that has failed, the rest of its stream's work in that step does not run and has the same error: it would
+compute on what was not made.
 """
 
 import os
@@ -17,10 +17,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from queue import SimpleQueue
 from threading import Event, Thread
+from weakref import finalize
 
 import torch
 
-from membench.core.torch_devices import MemoryRecorder
+from membench.core.libraries.torch_devices import MemoryRecorder
 
 
 class Job:
@@ -56,10 +57,11 @@ _Queue = SimpleQueue[_Ticket | None]
 
 
 class Workers:
-    """Threads by the name of the stream that each serves."""
+    """Threads by the name of the stream that each serves; they end when this object is closed or dropped."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, int], _Queue] = {}  # by stream and process
+        finalize(self, _end, self._queues).atexit = False  # a process that ends does not wait for them
 
     def submit(self, work: Callable[[], object], stream: str, recorder: MemoryRecorder | None = None) -> Job:
         """Put work into a stream's queue.
@@ -78,9 +80,7 @@ class Workers:
 
     def close(self) -> None:
         """End the threads."""
-        for queue in self._queues.values():
-            queue.put(None)
-        self._queues.clear()
+        _end(self._queues)
 
     def _queue(self, stream: str) -> _Queue:
         key = stream, os.getpid()  # a forked process does not have the threads
@@ -88,10 +88,16 @@ class Workers:
             queue: _Queue = SimpleQueue()
             self._queues[key] = queue
             threads = torch.get_num_threads()
-            # in a forked process torch replaces its own threads at the first call, which two of ours must not make at once (pytorch#178535)
+            # in a forked process torch replaces its own threads at the first call, which two of ours must not make at
+            # once (pytorch#178535)
             torch.set_num_threads(threads)
             Thread(target=_serve, args=(queue, threads), name=f"membench {stream}", daemon=True).start()
         return self._queues[key]
+
+
+def _end(queues: dict[tuple[str, int], _Queue]) -> None:
+    while queues:
+        queues.popitem()[1].put(None)
 
 
 def _begin_step() -> None:

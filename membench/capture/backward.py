@@ -1,4 +1,4 @@
-"""The backward pass of a trace: from a loss, or from gradients that the step's caller passes for the module's outputs."""
+"""A trace's backward pass, from a loss or from gradients that the caller passes for the module's outputs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from membench.capture.recorder import Recorder
 from membench.core.errors import UnsupportedModel
-from membench.core.stored import with_stored
-from membench.core.task_graph import Kind, Role
-from membench.core.torch_internals import multiply_each, storage_address, tree_leaves, tree_map_only
+from membench.core.graph.task_graph import Kind, Role
+from membench.core.libraries.torch_internals import multiply_each, storage_address, tree_leaves, tree_map_only
+from membench.core.step.stored import with_stored
 
 
 def backward_from_loss(recorder: Recorder, loss: Any, loss_scale: float) -> None:
@@ -27,7 +27,8 @@ def backward_from_loss(recorder: Recorder, loss: Any, loss_scale: float) -> None
         raise UnsupportedModel(
             "loss",
             "it does not depend on any trainable weight",
-            "unfreeze a weight, or pass loss=None for a step of inference",
+            "unfreeze a weight; for the gradient of an input, make the input a torch.nn.Parameter of a small module "
+            "around the network; or pass loss=None for a step of inference",
         )
     recorder.enter_backward([loss])
     with torch.autograd.set_multithreading_enabled(False):  # the recorder sees only this thread
@@ -35,10 +36,10 @@ def backward_from_loss(recorder: Recorder, loss: Any, loss_scale: float) -> None
 
 
 def separate_outputs(output: Any, given: Iterable[Tensor]) -> Any:
-    """Return a module's output with a copy of each tensor that shares memory with the caller's or with an earlier output.
+    """Return a module's output with a copy of each tensor that shares memory with the caller's or an earlier output.
 
-    Autograd does not know that outputs of one function share memory. A tensor of the caller that is returned as it is, and
-    an output that is returned twice, stay.
+    Autograd does not know that outputs of one function share memory. A tensor of the caller that is returned as it is,
+    and an output that is returned twice, stay.
 
     Args:
         given: the caller's tensors.
@@ -57,13 +58,11 @@ def separate_outputs(output: Any, given: Iterable[Tensor]) -> Any:
     return tree_map_only(Tensor, separate, output)
 
 
-def backward_from_caller(
-    recorder: Recorder, output: Any, given: Iterable[Tensor]
-) -> list[tuple[Tensor, Tensor]]:
+def backward_from_caller(recorder: Recorder, output: Any, given: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Record the turn, and run the backward pass from there; gradients are in ``.grad``.
 
-    The gradients of the outputs are recorded as the results of one task that needs every output, a product with a number; in
-    place of running it, a step takes what its caller passes.
+    The gradients of the outputs are recorded as the results of one task that needs every output, a product with a
+    number; in place of running it, a step takes what its caller passes.
 
     Args:
         output: see `separate_outputs`.
@@ -73,9 +72,7 @@ def backward_from_caller(
         Each output that depends on a weight or an input that is trained, and its gradient.
     """
     theirs = {id(tensor) for tensor in given}
-    made = {
-        id(leaf): leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and id(leaf) not in theirs
-    }
+    made = {id(leaf): leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and id(leaf) not in theirs}
     recorder.layers.enter_loss("turn")
     reads = tuple(dict.fromkeys(recorder.value(leaf).block for leaf in made.values()))
     roots = [leaf for leaf in made.values() if leaf.requires_grad]
@@ -95,7 +92,7 @@ def backward_from_caller(
 
 
 def own_gradients(leaves: Sequence[Tensor], given: Iterable[Tensor]) -> list[Tensor | None]:
-    """Return the gradient of each leaf, None where there is none, each in memory of its own.
+    """Return each leaf's gradient in memory of its own, None where there is none, or it is an earlier leaf's.
 
     Args:
         given: tensors whose memory is not the step's.
@@ -108,7 +105,11 @@ def own_gradients(leaves: Sequence[Tensor], given: Iterable[Tensor]) -> list[Ten
         taken.add(storage_address(gradient.untyped_storage()))
         return gradient
 
-    return [None if leaf.grad is None else with_stored(leaf.grad, own) for leaf in leaves]
+    found: dict[int, Tensor | None] = {}
+    for leaf in leaves:
+        if id(leaf) not in found:
+            found[id(leaf)] = None if leaf.grad is None else with_stored(leaf.grad, own)
+    return [found.pop(id(leaf), None) for leaf in leaves]
 
 
 def _needs_own_storage(gradient: Tensor, taken: set[int]) -> bool:

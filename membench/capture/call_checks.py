@@ -1,4 +1,4 @@
-"""Calls that are refused: those that a step would run differently, and those that plain PyTorch refuses, but not without data."""
+"""Refused calls: those that a step would run differently, and those that plain PyTorch refuses with data alone."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from membench.capture import aten
 from membench.capture.operation import Operation
+from membench.capture.operators import aten
 from membench.core.errors import UnsupportedModel
-from membench.core.torch_internals import FakeTensor
+from membench.core.libraries.torch_internals import FakeTensor
 
 _PRODUCTS = frozenset({
     "aten.addmm.default", "aten.addmv.default", "aten.convolution.default", "aten.mm.default",
@@ -25,9 +25,7 @@ def check_dtypes(operation: Operation, args: tuple[Any, ...], layer: str) -> Non
     """
     if operation.operator not in _PRODUCTS:
         return
-    dtypes = dict.fromkeys(
-        str(each.dtype).removeprefix("torch.") for each in args if isinstance(each, Tensor)
-    )
+    dtypes = dict.fromkeys(str(each.dtype).removeprefix("torch.") for each in args if isinstance(each, Tensor))
     if len(dtypes) > 1:
         raise UnsupportedModel(
             layer,
@@ -55,16 +53,15 @@ def check_dense(func: Any, outputs: Sequence[Any], layer: str) -> None:
         UnsupportedModel: it does; names the layer.
     """
     if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
-        raise UnsupportedModel(
-            layer, f"{func} makes a sparse tensor", "make a dense one, for example by sparse=False"
-        )
+        raise UnsupportedModel(layer, f"{func} makes a sparse tensor", "make a dense one, for example by sparse=False")
 
 
 def check_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], layer: str) -> None:
     """Refuse a call that a step would run differently from the module.
 
     Raises:
-        UnsupportedModel: it writes to a tensor that is not traced, or draws from its own random generator; names the layer.
+        UnsupportedModel: it writes to a tensor that is not traced, or draws from its own random generator; names the
+            layer.
     """
     check_dtypes(operation, args, layer)
     written = [aten.argument_at(at, args, kwargs) for at in operation.written]

@@ -5,8 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from membench.capture.dissolve import dissolve
 from membench.capture.passes import (
@@ -17,14 +16,16 @@ from membench.capture.passes import (
     weight_gradient_first,
 )
 from membench.capture.plain import plain_tasks
+from membench.capture.recorded import Recorded
 from membench.capture.recording import Recording
-from membench.capture.trace import record
-from membench.core.call import Outputs, Value
-from membench.core.changed_tasks import numbered
-from membench.core.fully_sharded import whole_weights
-from membench.core.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
-from membench.core.torch_internals import tree_leaves
-from membench.core.workload import Workload
+from membench.capture.trace import Place, record
+from membench.core.graph.call import Outputs, Value
+from membench.core.graph.changed_tasks import numbered
+from membench.core.graph.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.libraries.one_thread import CAPTURING
+from membench.core.libraries.torch_internals import tree_leaves
+from membench.core.step.fully_sharded import whole_weights
+from membench.core.step.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class CapturedStep:
         inputs, targets: block of each leaf of the arguments, in order; None if it is not a tensor.
         constants: tensors by block.
         wrappers: see `Recording`.
+        recorded: to compare with a later recording; None: the step does not run again.
     """
 
     graph: TaskGraph
@@ -45,30 +47,38 @@ class CapturedStep:
     targets: tuple[int | None, ...]
     constants: dict[int, Tensor]
     wrappers: dict[str, Tensor] = field(default_factory=dict)
+    recorded: Recorded | None = None
 
 
 def capture(
     workload: Workload,
-    device: torch.device | None = None,
+    device: Place = None,
     seen: Mapping[Hashable, Outputs] = MappingProxyType({}),
     *,
     uses_values: bool = False,
+    runs_again: bool = False,
 ) -> CapturedStep:
     """Capture the step of `workload`: forward, loss and the gradients of all weights, or the forward pass alone.
 
     Runs on fake tensors: needs no data and no device memory. Time is linear in the number of operators.
 
     Args:
-        device: where the step is to run; None: where its tensors are. `ANY_GPU`: on a GPU that this machine does not need to have.
+        device: where the step is to run; None: where its tensors are. An `AnyGpu`: on a GPU that this machine does not
+            need to have.
         seen: layouts of outputs there, by the signature of a call, where they differ from its shape function's.
-        uses_values: sizes and numbers may depend on the values of module and batch, if those have data: the graph is that of this batch
-            alone, and must not run on another.
+        uses_values: sizes and numbers may depend on the values of module and batch, if those have data: the graph is
+            that of this batch alone, and must not run on another.
+        runs_again: also return what tells whether a later call is of the same step.
 
     Raises:
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
-    with whole_weights(workload.module):
-        recording = record(workload, device, seen, uses_values=uses_values)
+    recorded = Recorded.of(workload, device, seen) if runs_again else None
+    if recorded is None:
+        with CAPTURING, whole_weights(workload.module):
+            recording = record(workload, device, seen, uses_values=uses_values)
+    else:
+        recording = recorded.recording
     blocks = _with_roles(recording)
     of_plain = list(blocks)
     plain, renamed = plain_tasks(recording, of_plain)
@@ -77,15 +87,16 @@ def capture(
     tasks = accumulate_in_place(weight_gradient_first(tasks, blocks), blocks)
     taking = _taking(recording.given_up)
     graph = _graph(workload, recording, [*taking, *tasks], blocks, {})
-    graph = replace(graph, plain=_graph(workload, recording, [*taking, *plain], of_plain, renamed))
+    of_program = replace(_graph(workload, recording, [*taking, *plain], of_plain, renamed), is_plain=True)
     return CapturedStep(
-        graph=graph,
+        graph=replace(graph, plain=of_program),
         weights=recording.weights,
         buffers=recording.buffers,
         inputs=tuple(recording.inputs),
         targets=tuple(recording.targets),
         constants=recording.constants,
         wrappers=recording.wrappers,
+        recorded=recorded,
     )
 
 
@@ -123,10 +134,11 @@ def _graph(
         renamed: blocks that take the place of recorded ones.
     """
     loss = recording.loss
-    results = {
-        name: value and replace(value, block=renamed.get(value.block, value.block))
-        for name, value in recording.gradients.items()
-    }
+
+    def placed(value: Value | None) -> Value | None:
+        return value and replace(value, block=renamed.get(value.block, value.block))
+
+    results = {name: placed(value) for name, value in recording.gradients.items()}
     if workload.accumulates:
         assert loss is not None
         single = [loss, *(value for value in results.values() if value is not None)]
@@ -145,7 +157,7 @@ def _graph(
         objects_after=recording.objects_after,
         depends_on_values=recording.depends_on_values,
         output_gradients=tuple(recording.output_gradients),
-        input_gradients=tuple(recording.input_gradients),
+        input_gradients=tuple(map(placed, recording.input_gradients)),
     )
 
 
@@ -154,28 +166,36 @@ class Captures:
 
     Attributes:
         workload: the whole batch.
-        device, uses_values: see `capture`.
+        device, uses_values, runs_again: see `capture`.
         prepared: a context in which a workload is captured, and which it is there.
     """
 
     def __init__(
         self,
         workload: Workload,
-        device: torch.device | None = None,
+        device: Place = None,
         *,
         uses_values: bool = False,
+        runs_again: bool = False,
         prepared: Callable[[Workload], AbstractContextManager[Workload]] = nullcontext,
     ) -> None:
         self.workload = workload
         self._prepared = prepared
         self.device = device
         self.uses_values = uses_values
+        self.runs_again = runs_again
         self._steps: dict[int, CapturedStep] = {}
         self._seen: dict[Hashable, Outputs] = {}
 
     def in_channels_last(self) -> "Captures":
         """Return captures of the same step in that memory format."""
-        return self._captures(replace(self.workload, channels_last=True))
+        return Captures(
+            replace(self.workload, channels_last=True),
+            self.device,
+            uses_values=self.uses_values,
+            runs_again=self.runs_again,
+            prepared=self._prepared,
+        )
 
     def at(self, size: int) -> CapturedStep:
         """Return the step on that many samples.
@@ -184,20 +204,11 @@ class Captures:
             UnsupportedModel: see `capture` and `Workload.of_size`.
         """
         if size not in self._steps:
-            with self.prepared(size) as workload:
-                self._steps[size] = capture(workload, self.device, self._seen, uses_values=self.uses_values)
+            with CAPTURING, self._prepared(self.workload.of_size(size)) as workload:
+                self._steps[size] = capture(
+                    workload, self.device, self._seen, uses_values=self.uses_values, runs_again=self.runs_again
+                )
         return self._steps[size]
-
-    def prepared(self, size: int) -> AbstractContextManager[Workload]:
-        """Return the context in which the step on that many samples is captured."""
-        return self._prepared(self.workload.of_size(size))
-
-    def of(self, module: nn.Module) -> "Captures":
-        """Return the captures of another module in the place of the workload's."""
-        return self._captures(replace(self.workload, module=module))
-
-    def _captures(self, workload: Workload) -> "Captures":
-        return Captures(workload, self.device, uses_values=self.uses_values, prepared=self._prepared)
 
     def learn(self, size: int, seen: Mapping[Hashable, Outputs]) -> bool:
         """Forget the step on that many samples, so that the next use captures it with these layouts; see `capture`.

@@ -3,10 +3,11 @@
     recorded:   a = f(x)   b = g(a)   ...   a' = f(x)   b' = g(a')   gradients read a', b'
     dissolved:  a = f(x)   b = g(a)   ...                            gradients read a, b
 
-Contents are followed through the step. A task that runs again on equal contents makes equal contents, so a reader of a copy
-reads the original instead, if that has not been overwritten by then. A repeated task stays where a copy is still read: where
-its numbers differ (random numbers that are drawn anew, another operator), or where the original is gone. What it does to the
-caller's blocks is done as before: batch norm updates its running statistics twice. So the results are the same bits.
+Contents are followed through the step. A task that runs again on equal contents makes equal contents, so a reader of a
+copy reads the original instead, if that has not been overwritten by then. A repeated task stays where a copy is still
+read: where its numbers differ (random numbers that are drawn anew, another operator), or where the original is gone.
+What it does to the caller's blocks is done as before: batch norm updates its running statistics twice. So the results
+are the same bits.
 """
 
 from collections import defaultdict
@@ -14,11 +15,11 @@ from collections.abc import Hashable
 from itertools import count
 from typing import Any
 
-from membench.core.call import Call, ShapeOf, Value, signature, without_blocks
-from membench.core.changed_tasks import rename_blocks
-from membench.core.program import BATCH_NORMS
-from membench.core.random_operators import READ_STATE, SET_STATE
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block, Task
+from membench.core.graph.call import Call, ShapeOf, Value, signature, without_blocks
+from membench.core.graph.changed_tasks import rename_blocks
+from membench.core.graph.fused_calls import BATCH_NORMS
+from membench.core.graph.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block, Task
+from membench.core.libraries.random_operators import READ_STATE, SET_STATE
 
 _STATE_OPERATORS = (READ_STATE, SET_STATE)
 
@@ -58,9 +59,7 @@ class _Followed:
         self._blocks, self._copies = blocks, copies
         self._contents = list(range(len(blocks)))
         self._numbers = count(len(blocks))
-        self._holders: defaultdict[int, list[int]] = defaultdict(
-            list
-        )  # blocks that got these contents, by number
+        self._holders: defaultdict[int, list[int]] = defaultdict(list)  # blocks that got these contents, by number
         self._written: dict[Hashable, tuple[int, ...]] = {}  # contents, by what they depend on
         self._state = next(self._numbers)  # of the random generator
         self._states: dict[int, int] = {}  # those that were read, by the block that holds them
@@ -111,9 +110,7 @@ class _Followed:
     def _key(self, task: Task, call: Call) -> Hashable:
         """Return what a task's results depend on."""
         arguments = call.args
-        if (
-            call.operator in BATCH_NORMS and arguments[5]
-        ):  # in training its outputs do not depend on running statistics
+        if call.operator in BATCH_NORMS and arguments[5]:  # in training its outputs do not depend on running statistics
             arguments = (*arguments[:3], *arguments[5:])
         state = self._state if task.random else None
         return call.operator, self._argument(arguments), self._argument(call.kwargs), state

@@ -1,8 +1,8 @@
-"""Layers of a trace: the module or function that is running, in the forward pass, the loss, the backward pass, and again.
+"""Layers of a trace: the module or function that runs, in either pass, in the loss, or again.
 
-A module without children is a layer; outside of one, each functional call is a layer of its own. Layers that are called several
-times get a number. In the backward pass the layer is that whose node autograd runs; what a region of `torch.utils.checkpoint`
-runs again belongs to the layers of its first run.
+A module without children is a layer; outside of one, each functional call is a layer of its own. Layers that are called
+several times get a number. In the backward pass the layer is that whose node autograd runs; what a region of
+`torch.utils.checkpoint` runs again belongs to the layers of its first run.
 """
 
 from bisect import bisect_left, bisect_right
@@ -10,10 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from membench.core.task_graph import RECOMPUTED_SUFFIX, Phase
-from membench.core.torch_internals import next_sequence_number, sequence_number
+from membench.core.graph.task_graph import RECOMPUTED_SUFFIX, Phase
+from membench.core.libraries.torch_internals import next_sequence_number, sequence_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Region:
     Attributes:
         phase: in which it runs for the first time.
         layer: the first layer that is made in it.
-        path: of the module in whose forward it begins.
+        path: path of the module in whose forward it begins.
     """
 
     phase: Phase
@@ -36,10 +37,11 @@ class Layers:
 
     Attributes:
         names: by index.
-        phase: of the step.
+        phase: the step's phase.
         current: the layer that is running.
         is_recomputing: a part of the forward pass or of the loss runs again.
         in_node: autograd runs a node, and does not add up what several have returned.
+        node: name of the node of autograd that ran last, ``"MaximumBackward0"``.
     """
 
     def __init__(self) -> None:
@@ -48,6 +50,7 @@ class Layers:
         self.current = -1
         self.is_recomputing = False
         self.in_node = False
+        self.node = ""
         self._module_path: list[str] = [""]
         self._leaf: int | None = None
         self._of_name: defaultdict[str, list[int]] = defaultdict(list)
@@ -91,9 +94,7 @@ class Layers:
 
     def of_function(self, name: str) -> int:
         """Return the layer of an operator that runs now: a functional call of the forward pass is one of its own."""
-        in_forward = self.phase is Phase.FORWARD or (
-            self.is_recomputing and self._region.phase is Phase.FORWARD
-        )
+        in_forward = self.phase is Phase.FORWARD or (self.is_recomputing and self._region.phase is Phase.FORWARD)
         if self._leaf is None and in_forward:
             path = self._module_path[-1]
             self.current = self._made(f"{path}.{name}" if path else name)
@@ -136,7 +137,8 @@ class Layers:
             yield
         finally:
             (
-                self._module_path, self._leaf, self.current, self.is_recomputing, self.in_node, self._again, self._region
+                self._module_path, self._leaf, self.current, self.is_recomputing,
+                self.in_node, self._again, self._region
             ) = before  # fmt: skip
 
     # ---- nodes of autograd --------------------------------------------------------------------------
@@ -157,12 +159,12 @@ class Layers:
                 continue  # of a leaf: keeps its gradient, in the layer whose node made it
             position = bisect_right(known, sequence_number(node)) - 1
             layer = self._of_node[known[position]] if position >= 0 else self.current
-            node.register_prehook(lambda _, layer=layer: self._enter_node(layer))
+            node.register_prehook(partial(self._enter_node, layer, node.name()))
             if _is_added_up(nodes, (following for following, _ in node.next_functions)):
                 node.register_hook(lambda *_: self._leave_node())
 
-    def _enter_node(self, layer: int) -> None:
-        self.current = layer
+    def _enter_node(self, layer: int, name: str, *_: Any) -> None:
+        self.current, self.node = layer, name
         self.in_node = True
 
     def _leave_node(self) -> None:

@@ -12,7 +12,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from membench.core.torch_internals import FakeTensor, saved_tensor, storage_address, view_base
+from membench.core.libraries.torch_internals import FakeTensor, saved_tensor, storage_address, view_base
 
 
 @dataclass(frozen=True, slots=True)

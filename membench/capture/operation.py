@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from membench.capture import aten
-from membench.core.call import Output, Outputs, Value, values_in
-from membench.core.convolution import Convolution
+from membench.capture.operators import aten
 from membench.core.errors import UnsupportedModel
-from membench.core.precision import Precision
-from membench.core.task_graph import GradientOf, Kind
-from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch, storage_address
+from membench.core.graph.call import Output, Outputs, Value, values_in
+from membench.core.graph.convolution import Convolution
+from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import GradientOf, Kind
+from membench.core.libraries.torch_internals import FakeTensor, FakeTensorMode, no_dispatch, storage_address
 
 
 class Layout(NamedTuple):
@@ -66,7 +66,7 @@ class Operation:
             tensor; None in place of all if the outputs cannot be described so.
         is_tuple: the operator returns a tuple of outputs.
         numbers: names of arguments that are numbers in place of tensors.
-        unread_bytes: of arguments that are written without being read.
+        unread_bytes: size of arguments that are written without being read.
     """
 
     operator: str
@@ -87,7 +87,7 @@ class Operation:
 
     def moved_bytes(self, values: tuple[Any, ...]) -> int:
         """Return what it reads and what it makes; what it writes in place it reads, except `unread_bytes`."""
-        return sum(value.extent_bytes for value in values_in(values)) - self.unread_bytes
+        return sum(value.moved_bytes for value in values_in(values)) - self.unread_bytes
 
     def precision(self, values: Sequence[Value], tf32: Set[Kind]) -> Precision:
         """Return the precision in which it computes.
@@ -114,7 +114,7 @@ class Operation:
 
 
 _BY_LAYOUT = frozenset({"aten", "bitsandbytes"})
-"""Namespaces of operators whose results and operations depend on layouts alone; a kernel of others may depend on a mask."""
+"""Namespaces of operators that depend on layouts alone; other libraries' kernels may depend on a mask."""
 
 
 def call_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
@@ -242,3 +242,29 @@ def as_seen(output: Any, seen: Outputs) -> Any:
 def _in_layout(tensor: Tensor, output: Output) -> Tensor:
     memory = tensor.new_empty(output.size_bytes // output.dtype.itemsize, dtype=output.dtype)
     return memory.as_strided(output.shape, output.stride, output.offset)
+
+
+def with_strides_of_views(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, mode: FakeTensorMode
+) -> Any:
+    """Return the views that an operator returns with the strides that it gives tensors with data.
+
+    Fake tensors give dimensions with one element other strides, by which kernels choose how they compute.
+    """
+    at = aten.viewed_argument(func, args)
+    if at is None or not isinstance(args[at], FakeTensor) or _is_lazy(args[at]):
+        return output
+    if sum(isinstance(each, Tensor) for each in args) > 1 or any(each.constant is not None for each in as_list(output)):
+        return output
+    layout, base = layout_of(args[at]), args[at]
+    with no_dispatch():
+        meta = torch.empty(0, dtype=layout.dtype, device="meta")
+        meta.set_(base.untyped_storage(), layout.offset, layout.shape, layout.stride)
+        views = as_list(func(*args[:at], meta, *args[at + 1 :], **kwargs))
+    corrected = [
+        claimed
+        if claimed.stride() == view.stride()
+        else layout_of(view)._replace(device=layout.device).fake_tensor(mode, view_of=base)
+        for claimed, view in zip(as_list(output), views, strict=True)
+    ]
+    return type(output)(corrected) if isinstance(output, tuple | list) else corrected[0]

@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import groupby
 
-from membench.core.call import Call, Value, values_in
-from membench.core.changed_tasks import rename_blocks
-from membench.core.task_graph import (
+from membench.core.graph.call import Call, Value, values_in
+from membench.core.graph.changed_tasks import rename_blocks
+from membench.core.graph.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
     WEIGHT_GRADIENT_ROLES,
@@ -40,9 +40,37 @@ def mark_partial_gradients(tasks: list[Task], blocks: list[Block]) -> None:
                     blocks[block] = replace(blocks[block], role=Role.PARTIAL_GRADIENT)
 
 
-IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor", "aten.index_put.default": "aten.index_put_.default"}
-"""Sums of gradients, each with the operator that overwrites the first summand. Autograd adds the gradient of an indexed
-tensor to zeros in place, except on tensors without data."""
+_INTO_ZEROS = {
+    "aten.index_put.default": "aten.index_put_.default",
+    "aten.scatter_add.default": "aten.scatter_add_.default",
+    "aten.scatter.src": "aten.scatter_.src",
+    "aten.index_add.default": "aten.index_add_.default",
+    "aten.put.default": "aten.put_.default",
+}
+IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor", **_INTO_ZEROS}
+"""Sums of gradients, each with the operator that overwrites the first summand.
+
+Autograd adds the gradient of an indexed tensor, of
+``gather``, ``index_select``, ``take`` and ``max`` to zeros in place, except on tensors without data
+(`areAnyTensorSubclassLike` in PyTorch's ``FunctionsManual.cpp`` and ``TensorAdvancedIndexing.cpp``)."""
+_ZEROS = {"aten.new_zeros.default", "aten.zeros_like.default", "aten.zeros.default"}
+
+
+class Zeros:
+    """Blocks that contain zeros, while tasks are followed one after another."""
+
+    def __init__(self) -> None:
+        self._blocks: set[int] = set()
+
+    def follow(self, task: Task) -> None:
+        """Go on behind a task."""
+        self._blocks.difference_update(task.writes)
+        if task.call is not None and task.call.operator in _ZEROS:
+            self._blocks.update(task.creates)
+
+    def allow(self, call: Call) -> bool:
+        """Return whether plain PyTorch runs an `IN_PLACE` call in place: into contents other than zeros it copies."""
+        return call.operator not in _INTO_ZEROS or call.args[0].block in self._blocks
 
 
 def _is_sum(task: Task) -> bool:
@@ -82,9 +110,7 @@ def _order_run(run: list[Task], blocks: list[Block]) -> list[Task]:
             first.add(task.index)
             wanted.update(task.reads)
     leading = [
-        replace(t, gradient_of=GradientOf.WEIGHT)
-        if {blocks[b].role for b in t.creates} <= WEIGHT_GRADIENT_ROLES
-        else t
+        replace(t, gradient_of=GradientOf.WEIGHT) if {blocks[b].role for b in t.creates} <= WEIGHT_GRADIENT_ROLES else t
         for t in run
         if t.index in first
     ]
@@ -108,10 +134,12 @@ def accumulate_in_place(tasks: list[Task], blocks: list[Block]) -> list[Task]:
             last_use[block] = position
     renamed: dict[int, int] = {}
     results: dict[int, int] = {}  # block that becomes a weight's gradient -> that gradient's block
+    zeros = Zeros()
     result = []
     for position, task in enumerate(tasks):
         task = rename_blocks(task, renamed) if renamed else task
-        target = _accumulation_target(task, blocks)
+        target = _accumulation_target(task, blocks, zeros)
+        zeros.follow(task)
         if target is not None and last_use[target.block] == position:
             assert task.call is not None
             [output] = task.creates
@@ -129,10 +157,10 @@ def accumulate_in_place(tasks: list[Task], blocks: list[Block]) -> list[Task]:
     return [rename_blocks(task, results) for task in result] if results else result
 
 
-def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
+def _accumulation_target(task: Task, blocks: list[Block], zeros: Zeros) -> Value | None:
     """Return the first summand if the sum may overwrite it."""
     call = task.call
-    if not _is_sum(task) or call is None:
+    if not _is_sum(task) or call is None or not zeros.allow(call):
         return None
     first, output = call.args[0], call.outputs[0]
     others = values_in(call.args[1:])
@@ -163,9 +191,7 @@ def accumulate_over_micro_batches(
         loss_scale: the loss's factor in its sum; the gradients have been computed with it.
     """
     complete = {block: position for position, task in enumerate(tasks) for block in task.writes}
-    last_use = {
-        block: position for position, task in enumerate(tasks) for block in (*task.reads, *task.writes)
-    }
+    last_use = {block: position for position, task in enumerate(tasks) for block in (*task.reads, *task.writes)}
     additions: defaultdict[int, list[Task]] = defaultdict(list)
     accumulators = {}
     for value in results:
@@ -173,7 +199,13 @@ def accumulate_over_micro_batches(
         is_loss = result.role is Role.LOSS
         blocks[result.index] = replace(result, role=Role.ACTIVATION if is_loss else Role.PARTIAL_GRADIENT)
         accumulator = replace(
-            result, index=len(blocks), name=f"{result.name}:accumulated", role=Role.ACCUMULATED, layer=-1
+            result,
+            index=len(blocks),
+            name=f"{result.name}:accumulated",
+            role=Role.ACCUMULATED,
+            layer=-1,
+            # some losses keep the memory of the elements that they reduce
+            size_bytes=value.extent_bytes if is_loss else result.size_bytes,
         )
         blocks.append(accumulator)
         accumulators[value.block] = target = replace(value, block=accumulator.index)

@@ -2,8 +2,8 @@
 
 The recording differs from plain PyTorch in three ways, which are undone here:
 
-- On tensors without data autograd adds gradients that meet, and those of an indexed tensor, into new memory. On tensors with
-  data it adds them to the first one in place if nothing else refers to it. That one dies with the sum then.
+- On tensors without data autograd adds gradients that meet, and those of an indexed tensor, into new memory. On tensors
+  with data it adds them to the first one in place if nothing else refers to it. That one dies with the sum then.
 - Python's numbers are not tensors. On the CPU autograd keeps some of them as tensors.
 - Dropout is ``native_dropout``. On the CPU plain PyTorch keeps a mask of numbers in place of bytes.
 """
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from membench.capture.lifetimes import KeptNumber
-from membench.capture.passes import IN_PLACE, mark_partial_gradients
+from membench.capture.passes import IN_PLACE, Zeros, mark_partial_gradients
 from membench.capture.recording import Recording
-from membench.core.call import Call, ShapeOf, Value, values_in
-from membench.core.changed_tasks import rename_blocks
-from membench.core.task_graph import Block, Kind, Phase, Role, Task
+from membench.core.graph.call import Call, ShapeOf, Value, values_in
+from membench.core.graph.changed_tasks import rename_blocks
+from membench.core.graph.task_graph import Block, Kind, Phase, Role, Task
 
 
 def plain_tasks(recording: Recording, blocks: list[Block]) -> tuple[list[Task], dict[int, int]]:
@@ -27,9 +27,7 @@ def plain_tasks(recording: Recording, blocks: list[Block]) -> tuple[list[Task], 
     if recording.on_cpu:
         tasks = _with_kept_numbers(tasks, recording.numbers, blocks)
         tasks = [
-            part
-            for task in tasks
-            for part in _with_mask_of_numbers(task, blocks, task.index in recording.stopped)
+            part for task in tasks for part in _with_mask_of_numbers(task, blocks, task.index in recording.stopped)
         ]
     return tasks, renamed
 
@@ -56,11 +54,12 @@ def _with_sums_in_place(recording: Recording, blocks: list[Block]) -> tuple[list
     for position, block in recording.releases:
         released[position - 1].append(block)
     renamed: dict[int, int] = {}
-    tasks = []
+    tasks, zeros = [], Zeros()
     for recorded in recording.tasks:
         task = rename_blocks(recorded, renamed)
         releases = [renamed.get(block, block) for block in released[recorded.index]]
-        first = _first_summand(task, recording.sums)
+        first = _first_summand(task, recording.sums, zeros)
+        zeros.follow(task)
         if first is not None and first.block in releases:
             [output] = task.creates
             releases.remove(first.block)
@@ -75,7 +74,7 @@ def _with_sums_in_place(recording: Recording, blocks: list[Block]) -> tuple[list
     return tasks, renamed
 
 
-def _first_summand(task: Task, sums: frozenset[int]) -> Value | None:
+def _first_summand(task: Task, sums: frozenset[int], zeros: Zeros) -> Value | None:
     """Return the gradient to whose memory autograd adds others, if nothing else refers to it."""
     call = task.call
     if (
@@ -83,6 +82,7 @@ def _first_summand(task: Task, sums: frozenset[int]) -> Value | None:
         or task.is_recomputed
         or call is None
         or call.operator not in IN_PLACE
+        or not zeros.allow(call)
     ):
         return None
     if call.operator == "aten.add.Tensor" and task.index not in sums:

@@ -1,7 +1,7 @@
 """Recorder: every operator of a step that runs on fake tensors becomes a task.
 
-A dispatch mode sees each operator below autograd, in the forward and the backward pass. Tensors that share a storage are
-one block; a view is not a task. The backward of a convolution is issued as two calls, weight gradient first.
+A dispatch mode sees each operator below autograd, in the forward and the backward pass. Tensors that share a storage
+are one block; a view is not a task. The backward of a convolution is issued as two calls, weight gradient first.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -11,14 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from membench.capture import aten
-from membench.capture.backward_nodes import autograd_nodes
 from membench.capture.call_checks import check_call, check_dense, check_size_is_kept
-from membench.capture.collectives import collective_of, is_wait
-from membench.capture.gpu_programs import refuse_copy_to_host
-from membench.capture.known_values import evaluate, is_known
+from membench.capture.gpu.gpu_programs import refuse_copy_to_host
+from membench.capture.gpu.virtual_gpu import VirtualGpu
 from membench.capture.layers import Layers
-from membench.capture.library_kernels import parts_of
 from membench.capture.lifetimes import Lifetimes
 from membench.capture.operation import (
     Operation,
@@ -28,21 +24,26 @@ from membench.capture.operation import (
     layout_of,
     operation_of,
     with_layout_changed,
+    with_strides_of_views,
     without_values,
 )
-from membench.capture.random_state import RandomState
-from membench.capture.real_outputs import with_real_outputs
-from membench.capture.real_values import RealValues
-from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.call import Call, Outputs, ShapeOf, Value, signature, values_in
+from membench.capture.operators import aten
+from membench.capture.operators.backward_nodes import autograd_nodes
+from membench.capture.operators.collectives import collective_of, is_wait
+from membench.capture.operators.library_kernels import parts_of
+from membench.capture.operators.real_outputs import with_real_outputs
+from membench.capture.state.executed_code import ExecutedCode, PausingMode
+from membench.capture.values.callers_memory import CallersMemory, whole_of
+from membench.capture.values.known_values import evaluate, is_known
+from membench.capture.values.real_values import RealValues
 from membench.core.errors import UnsupportedModel
-from membench.core.task_graph import Block, Kind, Phase, Role, Task
-from membench.core.torch_internals import (
+from membench.core.graph.call import Call, Outputs, ShapeOf, Value, signature, values_in
+from membench.core.graph.task_graph import Block, Kind, Phase, Role, Task
+from membench.core.libraries.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
-    TorchDispatchMode,
     storage_address,
     tree_leaves,
     tree_map_only,
@@ -50,23 +51,23 @@ from membench.core.torch_internals import (
 )
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(PausingMode):
     """Records blocks, tasks and layers while a step runs.
 
     Args:
         fake_mode: the mode under which the step runs.
         seen: layouts of outputs on the device, by the signature of a call, where they differ from its shape function's.
-        random_state: advanced by each random operator.
         gpu: a GPU that this machine does not need to have; None: the tensors' device is one of this machine's.
         tf32: kinds of products whose factors are rounded from single precision to TF32.
-        axes: of groups of ranks, by their names; see `axes_of`.
+        axes: axes of the mesh by the names of their groups of ranks; see `axes_of`.
+        code: the functions of the step's program; paused while an operator is recorded.
 
     Attributes:
-        lifetimes: of blocks; only constants are kept alive.
+        lifetimes: lifetimes of blocks; only constants are kept alive.
         made_anew: constants that Python makes in each step, by block.
-        values: of a real batch; None: the batch has none, or a step must not depend on them.
+        values: values of a real batch; None: the batch has none, or a step must not depend on them.
         sums: tasks by which autograd adds gradients that meet, if the first is not a view of another tensor.
-        stopped: tasks with whose saved tensors a region has what the backward pass needs, and ends.
+        stopped: dropouts with whose masks a region that runs again has what the backward pass needs, and ends.
     """
 
     supports_higher_order_operators = True
@@ -75,15 +76,14 @@ class Recorder(TorchDispatchMode):
         self,
         fake_mode: FakeTensorMode,
         seen: Mapping[Hashable, Outputs],
-        random_state: RandomState,
         gpu: VirtualGpu | None = None,
         tf32: frozenset[Kind] = frozenset(),
         axes: Mapping[str, str] = MappingProxyType({}),
+        code: ExecutedCode | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(code)
         self._tf32, self._gpu, self._axes = tf32, gpu, axes
-        self._random_state, self._seen = random_state, seen
-        self._fake_mode = fake_mode
+        self._seen, self._fake_mode = seen, fake_mode
         self._operations: dict[Hashable, Operation] = {}
         self.blocks: list[Block] = []
         self.tasks: list[Task] = []
@@ -93,6 +93,7 @@ class Recorder(TorchDispatchMode):
         self._constant_layers: dict[int, str] = {}
         self.lifetimes = Lifetimes(self.tasks)
         self._blocks = self.lifetimes.blocks
+        self._callers_memory = CallersMemory()
         self.sums: set[int] = set()
         self.stopped: set[int] = set()
         self.values: RealValues | None = None
@@ -122,22 +123,21 @@ class Recorder(TorchDispatchMode):
         reader = next(filter(None, (self._constant_layers.get(id(leaf)) for leaf in leaves)), None)
         if reader is not None:
             raise UnsupportedModel(
-                reader,
-                "it trains a tensor that is not a parameter of the module",
-                "make it a parameter, or detach it",
+                reader, "it trains a tensor that is not a parameter of the module", "make it a parameter, or detach it"
             )
         self.layers.follow(nodes)
 
     # ---- blocks -------------------------------------------------------------------------------------
 
-    def external(self, name: str, tensor: Tensor, role: Role) -> int:
-        """Record a block that belongs to the caller; tensors that share a storage share it."""
+    def external(self, name: str, tensor: Tensor, role: Role, real: Tensor | None = None) -> int:
+        """Record a block of the caller's, of a tensor that stands for `real`; tensors of one storage share it."""
         block = self._blocks.get(storage_address(tensor.untyped_storage()))
-        return self._add_block(name, tensor, role, layer=-1) if block is None else block
-
-    def externals(self, tensors: Mapping[str, Tensor], role: Role) -> dict[str, int]:
-        """Record the blocks of the caller's tensors by name; see `external`."""
-        return {name: self.external(name, tensor, role) for name, tensor in tensors.items()}
+        if block is not None:
+            return block
+        index = self._add_block(name, tensor, role, layer=-1)
+        if real is not None:
+            self.blocks[index] = self._callers_memory.counted(self.blocks[index], tensor, real)
+        return index
 
     def value(self, tensor: Tensor) -> Value:
         """Return a tensor as a value; one that is not a parameter, buffer, argument or result becomes a constant."""
@@ -153,12 +153,12 @@ class Recorder(TorchDispatchMode):
 
     def constant(self, name: str, tensor: Tensor) -> int:
         """Record a block that the model holds outside its parameters and buffers, and keep its tensor."""
-        block = self.external(name, tensor, Role.CONSTANT)
-        self.constants.setdefault(block, tensor)
+        block = self.external(name, tensor, Role.CONSTANT, None if isinstance(tensor, FakeTensor) else tensor)
+        self.constants.setdefault(block, whole_of(tensor))
         return block
 
     def carried(self, name: str, tensor: Tensor, real: Tensor) -> None:
-        """Record what stands for a tensor that the model holds; its values are known unless it is a part of others, or has none."""
+        """Record what stands for a tensor of the model, with its values unless it has none or is a part of others."""
         block = self.constant(name, tensor)
         if not (real is tensor or real.is_meta or real.storage_offset()):
             self.made_anew[block] = real
@@ -178,7 +178,7 @@ class Recorder(TorchDispatchMode):
 
     # ---- operators ----------------------------------------------------------------------------------
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         # autograd calls this one more often than all other operators together
         if func is torch.ops.prim.device.default:
             return args[0].device if self._gpu is None else self._gpu.device_of(args[0])
@@ -207,6 +207,8 @@ class Recorder(TorchDispatchMode):
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.layers.is_forward:
             self.layers.note_node()
+        else:
+            func = aten.in_node(func, self.layers.node)
         if func is torch.ops.aten.convolution_backward.default and args[10][0] and any(args[10][1:]):
             _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
             data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
@@ -229,6 +231,7 @@ class Recorder(TorchDispatchMode):
             return layout_of(args[0]).fake_tensor(self._fake_mode, view_of=args[0])
         if torch.Tag.inplace_view in func.tags:
             return with_layout_changed(func, args, kwargs, self.layer_name)
+        args = self._with_tensor_to_view(func, args)
         operation, output = self._operation(func, args, kwargs)
         if operation is None:
             return output
@@ -242,9 +245,19 @@ class Recorder(TorchDispatchMode):
                 self.lifetimes.follow(view, block)
         return output
 
-    def _operation(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Operation | None, Any]:
+    def _with_tensor_to_view(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return arguments with a tensor in place of a number that the operator would return a view of.
+
+        Autograd's gradient of a product reads the conjugate of a complex number so; shape functions make a new tensor
+        of it.
+        """
+        if (at := aten.viewed_number(func, args)) is None:
+            return args
+        dtype = aten.NUMBER_DTYPES[type(args[at])]
+        number = self._run(torch.ops.aten.scalar_tensor.default, (args[at],), {"dtype": dtype})
+        return *args[:at], number, *args[at + 1 :]
+
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operation | None, Any]:
         """Return a call's operation and its output; no operation if the output is known."""
         key = call_key(func, args, kwargs)
         if (operation := self._operations.get(key)) is not None:
@@ -257,11 +270,10 @@ class Recorder(TorchDispatchMode):
                 return None, tree_map_only(Tensor, self._constant, known)
             if self.values is None:
                 raise
-            written = [
-                aten.argument_at(at, args, kwargs) for at in aten.written_arguments(func, args, kwargs)
-            ]
+            written = [aten.argument_at(at, args, kwargs) for at in aten.written_arguments(func, args, kwargs)]
             output, key = self.values.traced(call, written, error), None
         output = self._with_real_outputs(func, args, kwargs, output)
+        output = with_strides_of_views(func, args, kwargs, output, self._fake_mode)
         outputs = as_list(output)
         check_dense(func, outputs, self.layer_name)
         operation = operation_of(func, args, kwargs, output, list(map(self.lifetimes.is_new, outputs)))
@@ -295,9 +307,7 @@ class Recorder(TorchDispatchMode):
         alias = Call("aten.alias.default", (self.value(tensor),), (), ())
         return evaluate(alias, self.tasks, self.made_anew)
 
-    def _with_real_outputs(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
+    def _with_real_outputs(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Correct a shape function's outputs by facts about the operator or by what was seen on the device."""
         if self._seen and aten.viewed_argument(func, args) is None:
             arguments = self._converted(args, aten.shape_only_arguments(func, args))
@@ -306,21 +316,18 @@ class Recorder(TorchDispatchMode):
                 return as_seen(output, seen)
         return with_real_outputs(func, args, output, has_device=self._gpu is None)
 
-    def _record(
-        self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]
-    ) -> None:
+    def _record(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> None:
         created = list(map(self.lifetimes.is_new, outputs))
         if not (any(created) or operation.written):
             return
         self._check(operation, args, kwargs)
-        if operation.random:
-            self._random_state.advance(self.layer_name)
         layer, is_forward = self.layers.of_function(operation.name), self.layers.is_forward
         layer_name = self.layers.names[layer]
         recorded_args = self._converted(args, operation.shape_only)
         recorded_kwargs = self._converted_names(kwargs)
         inputs = values_in((recorded_args, recorded_kwargs))
-        writes = [self.value(aten.argument_at(at, args, kwargs)).block for at in operation.written]
+        written = [self.value(aten.argument_at(at, args, kwargs)).block for at in operation.written]
+        writes = self._callers_memory.with_overlapping(written)
         is_sum = not is_forward and not self.layers.in_node and operation.operator == "aten.add.Tensor"
         if is_sum and view_base(args[0]) is None:
             self.sums.add(len(self.tasks))
@@ -350,7 +357,7 @@ class Recorder(TorchDispatchMode):
     def _results(
         self, outputs: list[Any], created: list[bool], name: str, layer: int
     ) -> tuple[list[int], list[Value | None]]:
-        """Record the blocks that a call creates; return them, and its outputs, None in place of one that is not in a new block."""
+        """Record the blocks that a call creates; return them and its outputs, None for one in an older block."""
         role = Role.ACTIVATION if self.layers.is_forward else Role.GRADIENT
         creates, values = [], []
         for position, (out, is_new) in enumerate(zip(outputs, created, strict=True)):

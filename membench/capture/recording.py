@@ -6,9 +6,9 @@ from typing import Any
 from torch import Tensor
 
 from membench.capture.lifetimes import KeptNumber
-from membench.core.call import Value
-from membench.core.opened import Opened
-from membench.core.task_graph import Block, Task
+from membench.core.graph.call import Value
+from membench.core.graph.task_graph import Block, Task
+from membench.core.step.opened import Opened
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,9 @@ class Recording:
         loss: None in a step that returns the module's output.
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
         completed: see `TaskGraph`.
-        wrappers: gradients that are wrapper subclasses, by weight, without data; the `Value` is that of what they are stored in.
-        output: of the module with `Value` in place of tensors, in a step that returns it.
+        wrappers: gradients that are wrapper subclasses, by weight, without data; the `Value` is that of what they are
+            stored in.
+        output: the module's output with `Value` in place of tensors, in a step that returns it.
         output_gradients, input_gradients: see `TaskGraph`.
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.

@@ -6,12 +6,12 @@
         walk the autograd graph of the loss:       hooks on its nodes say which layer's backward is running
         gradients = autograd.grad(loss, weights)
 
-A step of inference ends with the module's output, and autograd is off. Where the loss is the caller's, the backward pass
-starts from the output.
+A step of inference ends with the module's output, and autograd is off. Where the loss is the caller's, the backward
+pass starts from the output.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,60 +20,61 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from membench.capture.backward import (
-    backward_from_caller,
-    backward_from_loss,
-    own_gradients,
-    separate_outputs,
-)
-from membench.capture.callers_tensors import (
+from membench.capture.backward import backward_from_caller, backward_from_loss, own_gradients, separate_outputs
+from membench.capture.gpu.gpu_programs import as_on_a_gpu
+from membench.capture.gpu.virtual_gpu import AnyGpu, VirtualGpu
+from membench.capture.module.callers_tensors import (
     InputObjects,
     argument_blocks,
     by_every_name,
     check_output,
     real_values,
+    state_blocks,
 )
-from membench.capture.checkpoint import traced_regions
-from membench.capture.collectives import axes_of
-from membench.capture.compiled import compiled_functions_refused
-from membench.capture.failures import failures_named
-from membench.capture.fakes import Fakes
-from membench.capture.flex_attention import Contents
-from membench.capture.functions import AsOperators, traced_kernels
-from membench.capture.fused_layers import fused_layers_in_parts
-from membench.capture.gpu_programs import as_on_a_gpu
-from membench.capture.hooks import traced_hooks
-from membench.capture.known_masks import known_masks
-from membench.capture.loss_objects import loss_objects_kept
-from membench.capture.module_state import check_gradient_hooks
-from membench.capture.nested import check_keeps_padding
-from membench.capture.python_state import PythonState
-from membench.capture.random_state import RandomState
+from membench.capture.module.checkpoint import traced_regions
+from membench.capture.module.compiled import compiled_functions_refused
+from membench.capture.module.failures import failures_named
+from membench.capture.module.fakes import Fakes
+from membench.capture.module.hooks import traced_hooks
+from membench.capture.module.loss_objects import loss_objects_kept
+from membench.capture.operators.collectives import axes_of
+from membench.capture.operators.flex_attention import Contents
+from membench.capture.operators.functions import AsOperators, traced_kernels
+from membench.capture.operators.fused_layers import fused_layers_in_parts
+from membench.capture.operators.nested import check_keeps_padding
 from membench.capture.recorder import Recorder
 from membench.capture.recording import Recording
-from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.arguments import call_with, tensors_in
-from membench.core.call import Outputs
+from membench.capture.state.executed_code import ExecutedCode
+from membench.capture.state.module_state import check_gradient_hooks
+from membench.capture.state.python_state import PythonState
+from membench.capture.values.known_masks import known_masks
 from membench.core.errors import UnsupportedModel
-from membench.core.garbage import without_collection
-from membench.core.opened import Opened, opened
-from membench.core.precision import Precision
-from membench.core.stored import single_stored
-from membench.core.task_graph import Kind, Role
-from membench.core.torch_contexts import (
+from membench.core.graph.call import Outputs
+from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import Kind, Role
+from membench.core.libraries.garbage import without_collection
+from membench.core.libraries.one_thread import in_this_thread
+from membench.core.libraries.torch_contexts import (
     autocast,
     placements_chosen_unseen,
     swapped_tensors,
     without_saved_tensor_hooks,
     without_value_checks,
 )
-from membench.core.torch_internals import FakeTensorMode, is_wrapper_subclass, module_hooks, tree_map_only
-from membench.core.workload import Workload
+from membench.core.libraries.torch_internals import FakeTensorMode, is_wrapper_subclass, module_hooks, tree_map_only
+from membench.core.step.arguments import call_with, tensors_in
+from membench.core.step.opened import Opened, opened
+from membench.core.step.stored import single_stored, stored_buffers, stored_weights
+from membench.core.step.torch_settings import rounded_to_tf32
+from membench.core.step.workload import Workload
 
-ANY_GPU = torch.device("cuda")
-"""A GPU that this machine does not need to have; a GPU of this machine has an index."""
+Place = torch.device | AnyGpu | None
+"""Where a step is to run; None: where its tensors are."""
+
+ANY_GPU = AnyGpu()
 
 _CPU = torch.device("cpu")
+_CUDA = torch.device("cuda")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class _Results:
     """What the recorded step returned, still referred to, so that it is not among what the step releases.
 
     Attributes:
-        gradients: of the trained weights, then of the inputs.
+        gradients: gradients of the trained weights, then of the inputs.
         completed: see `TaskGraph`.
     """
 
@@ -102,22 +103,24 @@ class _GivenBlocks:
     targets: list[int | None]
 
     @classmethod
-    def of(cls, recorder: Recorder, fakes: Fakes) -> "_GivenBlocks":
+    def of(cls, recorder: Recorder, fakes: Fakes, workload: Workload) -> "_GivenBlocks":
         """Record them."""
+        weights, buffers = stored_weights(workload.module), stored_buffers(workload.module)
         return cls(
-            recorder.externals(fakes.stored_weights, Role.WEIGHT),
-            recorder.externals(fakes.stored_buffers, Role.BUFFER),
-            argument_blocks(recorder, "input", fakes.inputs, Role.INPUT),
-            argument_blocks(recorder, "target", fakes.targets, Role.LABEL),
+            state_blocks(recorder, fakes.stored_weights, Role.WEIGHT, weights),
+            state_blocks(recorder, fakes.stored_buffers, Role.BUFFER, buffers),
+            argument_blocks(recorder, "input", fakes.inputs, Role.INPUT, workload.inputs),
+            argument_blocks(recorder, "target", fakes.targets, Role.LABEL, workload.targets),
         )
 
 
 def record(
     workload: Workload,
-    device: torch.device | None,
+    device: Place,
     seen: Mapping[Hashable, Outputs],
     *,
     uses_values: bool = False,
+    code: ExecutedCode | None = None,
 ) -> Recording:
     """Trace one step of `workload` as it runs from its module's second call on.
 
@@ -125,21 +128,22 @@ def record(
         device: the device whose kernels are recorded; see `capture`.
         seen: see `Recorder`.
         uses_values: see `capture`.
+        code: gets the code of the program's functions that run.
 
     Raises:
-        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer. Or a weight's gradient
-            has a hook.
+        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer. Or a weight's
+            gradient has a hook.
         MembenchError: see `Workload.check_gradients_are_allowed`.
     """
     workload.check_gradients_are_allowed()
     if workload.loss is not None:
         weights = workload.module.named_parameters()
-        check_gradient_hooks((name, each) for name, each in weights if each.requires_grad)
+        check_gradient_hooks({name: each for name, each in weights if each.requires_grad})
     with PythonState(workload.module) as state, loss_objects_kept(workload.loss), without_collection():
-        recording = _trace(workload, device, seen, state, uses_values)
+        recording = _trace(workload, device, seen, state, uses_values, code)
         if state.change():  # for example, a first call that stores the size of its images
             state.drop_tensors()
-            recording = _trace(workload, device, seen, state, uses_values)
+            recording = _trace(workload, device, seen, state, uses_values, code)
         if changing := state.change():
             raise UnsupportedModel(
                 changing,
@@ -151,34 +155,35 @@ def record(
 
 def _trace(
     workload: Workload,
-    device: torch.device | None,
+    device: Place,
     seen: Mapping[Hashable, Outputs],
     state: PythonState,
     uses_values: bool,
+    code: ExecutedCode | None,
 ) -> Recording:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    # anomaly detection would read the gradients' values, which fake tensors do not have
+    # anomaly detection, which is on for all threads, would read the gradients' values, which fake tensors do not have
     with (
-        RandomState() as random_state,
         fake_mode,
         torch.set_grad_enabled(workload.trains),
-        torch.autograd.set_detect_anomaly(False),
+        torch.autograd.set_detect_anomaly(False) if torch.is_anomaly_enabled() else nullcontext(),
         without_saved_tensor_hooks(),
     ):
-        gpu = VirtualGpu() if device == ANY_GPU else None
+        gpu = VirtualGpu(device) if isinstance(device, AnyGpu) else None
+        traced = _CUDA if isinstance(device, AnyGpu) else device
         rounded, axes = _rounded_products(workload.precision, gpu), axes_of(workload.module, workload.meshes)
-        recorder = Recorder(fake_mode, seen, random_state, gpu, rounded, axes)
-        fakes = Fakes.of(workload, fake_mode, device)
-        given = _GivenBlocks.of(recorder, fakes)
+        recorder = Recorder(fake_mode, seen, gpu, rounded, axes, code)
+        fakes = Fakes.of(workload, fake_mode, traced)
+        given = _GivenBlocks.of(recorder, fakes, workload)
         recorder.values = real_values(workload, recorder, fakes) if uses_values else None
         objects = InputObjects(recorder, fakes.inputs)
         with failures_named(workload, lambda: recorder.layer_name):
             with _recorded(workload, recorder, fakes, gpu, state):
-                results = _run(workload, recorder, fakes, random_state, gpu, _device_type(workload, device))
+                device_type = _device_type(workload, traced)
+                results = _run(workload, recorder, fakes, gpu, device_type, code or nullcontext())
             fakes.check_frozen()
             if not recorder.depends_on_values:  # a graph of one batch does not run again
                 state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
-            random_state.check("the model")
             output = tree_map_only(Tensor, recorder.value, results.output)
             objects_after, given_up = objects.changes(output, trains=workload.trains)
         return _recording(recorder, fakes, given, results, output, objects_after, given_up)
@@ -226,11 +231,8 @@ def _recording(
         completed=results.completed,
         wrappers={name: each for name, each in named if each is not None and is_wrapper_subclass(each)},
         output=output,
-        output_gradients=[
-            (recorder.value(of), recorder.value(each)) for of, each in results.output_gradients
-        ],
-        input_gradients=gradients[len(fakes.trained) :]
-        or [None for each in given.inputs if each is not None],
+        output_gradients=[(recorder.value(of), recorder.value(each)) for of, each in results.output_gradients],
+        input_gradients=gradients[len(fakes.trained) :] or [None for each in given.inputs if each is not None],
         releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
         numbers=tuple(recorder.lifetimes.numbers),
         sums=frozenset(recorder.sums),
@@ -250,9 +252,9 @@ def _run(
     workload: Workload,
     recorder: Recorder,
     fakes: Fakes,
-    random_state: RandomState,
     gpu: VirtualGpu | None,
     device_type: str,
+    code: AbstractContextManager[Any],
 ) -> _Results:
     """Run the step; see the module's docstring."""
     if gpu:
@@ -266,10 +268,11 @@ def _run(
     functions = partial(_functions, workload.module, gpu, recorder.contents)
     with ExitStack() as step:
         step.enter_context(swapped_tensors(workload.module, tensors))
-        step.enter_context(traced_regions(recorder, random_state, gpu, functions))
-        with functions(), _autocast(workload.precision, device_type):
+        step.enter_context(traced_regions(recorder, gpu, functions))
+        with functions(), _autocast(workload.precision, device_type), code:
             loss, output = _forward(workload, recorder, fakes, given)
-        pairs = _backward(workload, recorder, loss, output, given)
+        with code:
+            pairs = _backward(workload, recorder, loss, output, given)
     gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
     return _Results(loss, output, pairs, gradients, tuple(dict.fromkeys(completed)))
 
@@ -293,7 +296,7 @@ def _backward(
 
 
 def _forward(workload: Workload, recorder: Recorder, fakes: Fakes, given: list[Tensor]) -> tuple[Any, Any]:
-    """Return the loss, or else the module's output; the output that a loss was made of is gone then, as in a caller's loop."""
+    """Return the loss or else the module's output, which is gone where a loss was made of it, as in a loop."""
     output = call_with(workload.module, fakes.inputs)
     if workload.loss is not None:
         recorder.layers.enter_loss("loss")
@@ -304,11 +307,10 @@ def _forward(workload: Workload, recorder: Recorder, fakes: Fakes, given: list[T
 
 
 def _rounded_products(precision: Precision | None, gpu: VirtualGpu | None) -> frozenset[Kind]:
-    """Return the products that run in TF32: by torch's default convolutions on GPUs that have it."""
+    """Return the products that run in TF32 on GPUs that have it; without a precision, as torch's switches are set."""
     if precision is Precision.TF32:
         return frozenset({Kind.CONVOLUTION, Kind.LINEAR})
-    is_default = precision is None and gpu is not None
-    return frozenset({Kind.CONVOLUTION}) if is_default else frozenset()
+    return rounded_to_tf32() if precision is None and gpu is not None else frozenset()
 
 
 def _device_type(workload: Workload, device: torch.device | None) -> str:
@@ -334,10 +336,12 @@ def _layer_hooks(module: nn.Module, recorder: Recorder, fakes: Fakes, state: Pyt
     hooked = [layer for layer in module.modules() if any(module_hooks(layer)[:2])]
     encoders = [layer for layer in module.modules() if isinstance(layer, nn.TransformerEncoder)]
 
+    @in_this_thread
     def enter(layer: nn.Module, *_: Any) -> None:
         state.enter(layer)
         recorder.layers.enter_module(paths[id(layer)], is_leaf=not any(True for _ in layer.children()))
 
+    @in_this_thread
     def leave(layer: nn.Module, *_: Any) -> None:
         recorder.layers.leave_module()
         if layer is module:

@@ -4,8 +4,8 @@
     membench advise model=resnet50 device=rtx3090 batch_size=256 budget=5GB output=json
     membench advise model=hf/gpt2 device=this batch_size=16 precision=amp_bf16 optimizer=adamw
 
-Takes the options of `membench run` that describe the step, --config-dir FOLDER included; device=this is the GPU at hand, and
-kernels=inductor the step as torch.compile runs it. In addition:
+Takes the options of `membench run` that describe the step, --config-dir FOLDER included; device=this is the GPU at
+hand, and kernels=inductor the step as torch.compile runs it. In addition:
 
     methods=a,b      by default all that schedule such a step
     largest=all      the largest batch of each method; or plain: of plain PyTorch alone; none
@@ -15,7 +15,8 @@ kernels=inductor the step as torch.compile runs it. In addition:
     time_limit=6     seconds for a step that plain PyTorch has no room for; or none
     tracking=offline, online    logs the table, the page and the figures to W&B
 
-On several GPUs (cluster=dgx_h100 ...) it searches for the fastest combination of parallelism, checkpointing and micro-batch:
+On several GPUs (cluster=dgx_h100 ...) it searches for the fastest combination of parallelism, checkpointing and
+micro-batch:
 
     membench advise model=llama_70b cluster=dgx_h100 nodes=8
     membench advise model=llama_70b cluster=dgx_h100 nodes=8 batch_size=4 checkpointing=selective,full
@@ -23,7 +24,8 @@ On several GPUs (cluster=dgx_h100 ...) it searches for the fastest combination o
     nodes=1             hosts of the cluster; device= is the cluster's
     batch_size=8        samples of one GPU in a step, in as few micro-batches as fit; by default any micro-batch
     parallel='{fsdp: 8}', checkpointing=none,selective,every_second,full    by default all are tried
-    wrapped=BlockA      classes whose modules are gathered, and run again, one by one; by default those that a list has several of
+    wrapped=BlockA      classes whose modules are gathered, and run again, one by one; by default those that a list has
+                        several of
     kernels=inductor    each of these modules is given to torch.compile
     reduce_dtype=fp32   in which gradients are added up
     allocator=expandable_segments:True  settings of PyTorch's caching allocator, here and for one GPU
@@ -41,7 +43,7 @@ from typing import TYPE_CHECKING
 
 from hydra import compose
 
-from membench.cli.advise_cluster import ClusterSettings, parse_cluster, run_cluster
+from membench.cli.advise_cluster import ClusterOptions, parse_cluster, run_cluster
 from membench.cli.command_line import MULTIRUN, check_arguments
 from membench.cli.words import (
     Reader,
@@ -57,20 +59,20 @@ from membench.cli.words import (
 )
 from membench.core import configuration
 from membench.core.checks import POSITIVE, choice
-from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
+from membench.core.hardware.device import file_name
 from membench.core.record import Configuration
-from membench.papers.cells import cell_configuration, hydra_composition, resolved
+from membench.sweep.composition import cell_configuration, hydra_composition, resolved
 from membench.sweep.results.tracking import Sweep, Tracking, log_sweep
 from membench.sweep.this_device import THIS, this_device
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from membench.advice.advice import Advice
     from membench.advice.advise import Adviser
-    from membench.core.workload import Workload
+    from membench.advice.device.advice import Advice
+    from membench.core.step.workload import Workload
 
 OUTPUTS = ("text", "json", "html")
 TIME_LIMIT_S = 6.0
@@ -78,7 +80,7 @@ TIME_LIMIT_S = 6.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class Options:
     """What is asked.
 
     Attributes:
@@ -102,7 +104,7 @@ class Settings:
     words: tuple[str, ...]
 
 
-def parse(words: Sequence[str]) -> Settings | ClusterSettings:
+def parse(words: Sequence[str]) -> Options | ClusterOptions:
     """Return the settings that the words are."""
     own, words = take_config_dir(given_words := words)
     if MULTIRUN & set(words):
@@ -123,14 +125,15 @@ def parse(words: Sequence[str]) -> Settings | ClusterSettings:
     given = {word.partition("=")[0] for word in described}
     if "device" not in given:
         raise MembenchError(
-            "name the device, as in: membench advise model=resnet50 device=rtx4090; or several GPUs, as in cluster=dgx_h100 nodes=2"
+            "name the device, as in: membench advise model=resnet50 device=rtx4090; or several GPUs, as in "
+            "cluster=dgx_h100 nodes=2"
         )
     refuse_options(given, "advise")
     described = [*_with_this_device(described), "framework=pytorch", "strategy=pytorch"]
     check_arguments(described, own)
     with hydra_composition(own):
         composed = compose("config", described)
-    return Settings(
+    return Options(
         cell_configuration(composed),
         methods=options.get("methods"),
         largest=options.get("largest", "all"),
@@ -156,13 +159,14 @@ def _with_this_device(words: Sequence[str]) -> list[str]:
     return [*others, f"device={card.name}", f"device.memory_bytes={card.memory_bytes}"]
 
 
-def run(settings: Settings | ClusterSettings) -> int:
+def run(settings: Options | ClusterOptions) -> int:
     """Print the advice and return the exit code."""
-    if isinstance(settings, ClusterSettings):
+    if isinstance(settings, ClusterOptions):
         return run_cluster(settings)
     # torch takes seconds, which a wrong word need not wait for
     from membench.advice.advise import Adviser
-    from membench.advice.configured import module_changes
+    from membench.advice.device.configured import module_changes
+    from membench.strategies.pytorch import PyTorch
     from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(settings.step)
@@ -170,12 +174,10 @@ def run(settings: Settings | ClusterSettings) -> int:
     adviser = Adviser(
         workload,
         cell.simulated_device,
-        cell.budget_bytes,
-        cell.optimizer,
+        cell.request(PyTorch()),
         cell.machine,
         cell.host_memory_bytes,
         module_changes(settings.step, _workload),
-        settings.step.get("kernels"),
     )
     advice = adviser.advice(
         settings.methods,
@@ -204,14 +206,14 @@ def _workload(step: Configuration) -> "Workload":
 
 
 def _pictures(adviser: "Adviser", advice: "Advice") -> "dict[str, Figure]":
-    from membench.advice.page import draw
+    from membench.advice.device.page import draw
 
     plan = advice.shown
     return draw(advice, plan, adviser.simulated(plan)) if plan else {}
 
 
 def _write_page(path: Path, advice: "Advice", pictures: "dict[str, Figure]") -> Path:
-    from membench.advice.page import page
+    from membench.advice.device.page import page
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page(advice, pictures))
@@ -219,14 +221,14 @@ def _write_page(path: Path, advice: "Advice", pictures: "dict[str, Figure]") -> 
 
 
 def _text(advice: "Advice", output: str) -> str:
-    from membench.advice.text import lines, values
+    from membench.advice.device.text import lines, values
 
     return json.dumps(values(advice), indent=2) if output == "json" else "\n".join(lines(advice))
 
 
-def _log(settings: Settings, adviser: "Adviser", advice: "Advice", folder: Path) -> None:
+def _log(settings: Options, adviser: "Adviser", advice: "Advice", folder: Path) -> None:
     """Log the advice to W&B: its plans as a table; the page, the values and the figures as files."""
-    from membench.advice.text import values
+    from membench.advice.device.text import values
 
     found, pictures = values(advice), _pictures(adviser, advice)
     files = [_write_page(folder / "advice.html", advice, pictures), folder / "advice.json"]

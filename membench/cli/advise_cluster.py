@@ -11,20 +11,12 @@ from hydra import compose
 from membench.cli.cluster_words import device_words
 from membench.cli.command_line import check_arguments
 from membench.cli.predict import read_parallel
-from membench.cli.words import (
-    Reader,
-    each,
-    read_count,
-    refuse_options,
-    take_config_dir,
-    take_options,
-    with_own_model,
-)
+from membench.cli.words import Reader, each, read_count, refuse_options, take_config_dir, take_options, with_own_model
 from membench.core.checks import choice
 from membench.core.errors import MembenchError
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
 from membench.core.record import Configuration
-from membench.papers.cells import cell_configuration, hydra_composition
+from membench.sweep.composition import cell_configuration, hydra_composition
 
 DEFAULTS = {"precision": "bf16", "optimizer": "adamw"}
 """As large models are trained; ``optimizer=null`` leaves the update out."""
@@ -44,7 +36,7 @@ _NOT_HERE = (
 
 
 @dataclass(frozen=True)
-class ClusterSettings:
+class ClusterOptions:
     """What is asked.
 
     Attributes:
@@ -61,7 +53,7 @@ class ClusterSettings:
     processes: int | None
 
 
-def parse_cluster(words: Sequence[str]) -> ClusterSettings:
+def parse_cluster(words: Sequence[str]) -> ClusterOptions:
     """Return the settings that the words are."""
     own, words = take_config_dir(words)
     readers: dict[str, Reader] = {
@@ -89,24 +81,19 @@ def parse_cluster(words: Sequence[str]) -> ClusterSettings:
     with hydra_composition(own):
         step = cell_configuration(compose("config", described))
     taken = {name: options.pop(name) for name in ("nodes", "output", "processes") if name in options}
-    return ClusterSettings(
-        step,
-        given["cluster"],
-        taken.get("nodes", 1),
-        options,
-        taken.get("output", "text"),
-        taken.get("processes"),
+    return ClusterOptions(
+        step, given["cluster"], taken.get("nodes", 1), options, taken.get("output", "text"), taken.get("processes")
     )
 
 
-def run_cluster(settings: ClusterSettings) -> int:
+def run_cluster(settings: ClusterOptions) -> int:
     """Print the advice and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
     import torch
 
-    from membench.advice.cluster_search import ClusterSearch
-    from membench.advice.cluster_text import lines, values
-    from membench.advice.rank_options import RankOptions
+    from membench.advice.cluster.rank_options import RankOptions
+    from membench.advice.cluster.search import ClusterSearch
+    from membench.advice.cluster.text import lines, values
     from membench.models.checkpointing import Checkpointing
     from membench.sweep.cells.cell import Cell
 
@@ -125,9 +112,7 @@ def run_cluster(settings: ClusterSettings) -> int:
         kernels=settings.step.get("kernels"),
         **given,
     )
-    advice = ClusterSearch(workload, options, cell.optimizer).advice(
-        processes=settings.processes, progress=True
-    )
+    advice = ClusterSearch(workload, options, cell.optimizer).advice(processes=settings.processes, progress=True)
     if settings.output == "json":
         print(json.dumps(values(advice), indent=2))
     else:

@@ -11,9 +11,9 @@ from omegaconf import DictConfig
 
 from membench.cli.main import exit_code
 from membench.core.configuration import method_of
-from membench.core.launched import launched
+from membench.core.libraries.launched import launched
 from membench.core.record import Configuration, Record, framework_name
-from membench.papers.cells import resolved
+from membench.sweep.composition import resolved
 from membench.sweep.processes.worker import Workers
 from membench.sweep.processes.worker_main import CELL, RECORD
 from membench.sweep.results.listing import has_failed, plan, ranking, totals

@@ -15,13 +15,13 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError
 
 from membench.cli.commands import COMMANDS, groups_of, options_of
-from membench.cli.option_values import check_built, check_cell, check_switches
+from membench.cli.option_values import LARGE_BATCH, check_built, check_cell, check_switches
 from membench.core import configuration
 from membench.core.checks import SWITCH, check
 from membench.core.errors import MembenchError, near
 from membench.core.files import complaint
-from membench.papers.cells import hydra_composition, resolved
 from membench.profiling.nvml import visible_gpus
+from membench.sweep.composition import hydra_composition, resolved
 from membench.sweep.results.provenance import device_facts_from_outside
 
 MULTIRUN = {"-m", "--multirun"}
@@ -46,12 +46,12 @@ def check_arguments(arguments: Sequence[str], own: Path | None = None) -> None:
             if sweeps and not MULTIRUN & set(arguments):
                 raise MembenchError(f"{sweeps[0].input_line!r} is a choice of several; add -m to run each")
             plain = [override.input_line or "" for override in parsed if override not in sweeps]
-            cells = [_check_cell(plain)]
+            cells = [_check_cell(plain, own)]
             for sweep in sweeps:
                 choices = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
                 if not choices:  # such as a glob that matches no name
                     raise MembenchError(f"{sweep.input_line!r} chooses nothing")
-                cells += [_check_cell([*plain, choice]) for choice in choices]
+                cells += [_check_cell([*plain, choice], own) for choice in choices]
     except (*HYDRA_ERRORS, ValueError) as error:
         raise MembenchError(explain(error, "run")) from error
     is_here = not any(override.key_or_group == "hydra/launcher" for override in parsed)
@@ -64,6 +64,8 @@ def parse_changes(words: Sequence[str]) -> list[Override]:
     loader = GlobalHydra.instance().config_loader()  # it expands globs
     parsed = OverridesParser.create(loader).parse_overrides(list(words))
     for override in parsed:
+        if override.type is OverrideType.FORCE_ADD and str(override.key_or_group).startswith("model."):
+            continue  # of fine-tuning, see `with_own_model`
         if override.type is not OverrideType.CHANGE:
             raise MembenchError(f"{override.input_line!r} is not a choice; write option=value")
         if override.key_or_group == "hydra.verbose":
@@ -106,7 +108,7 @@ def explain(error: Exception, command: str) -> str:
         remedy = "; some need: pip install 'membench[launchers]'" if group == "hydra/launcher" else ""
         return _unknown(group, name, error.options or []) + remedy
     if isinstance(error, OverrideParseException):
-        return f"{error.override!r} is not a choice; write option=value, and quote a value with spaces or special characters"
+        return f"{error.override!r} is not a choice; write option=value{_quoted(str(error.override))}"
     cause = error.__cause__
     if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
         return _not_an_option(str(cause.full_key), list(cause.parent_node), command)
@@ -123,6 +125,14 @@ def explain(error: Exception, command: str) -> str:
     return "; ".join(" ".join(re.split(r"See https:|full_key:", text)[0].split()) for text in causes)
 
 
+def _quoted(word: str) -> str:
+    """Return how the shell and Hydra's grammar, each with quotes of its own, read a value with special characters."""
+    name, _, value = word.partition("=")
+    if not value or "'" in value:
+        return ", and quote a value with spaces or special characters twice, such as 'records=\"a b\"'"
+    return f"""; a value with spaces or special characters is quoted twice: '{name}="{value}"'"""
+
+
 def check_gpu() -> None:
     """Refuse a machine without a GPU that torch can use.
 
@@ -133,14 +143,24 @@ def check_gpu() -> None:
         device_facts_from_outside("cuda")
 
 
-def _check_cell(words: Sequence[str]) -> dict[str, Any]:
-    """Check the cell that words without a sweep compose to, and return its values."""
+def _check_cell(words: Sequence[str], own: Path | None) -> dict[str, Any]:
+    """Check the cell that words without a sweep compose to, and return its values.
+
+    Groups whose options are changed are built, and those of which a file is chosen that is not of ``conf/``.
+    """
     values = compose_checked("run", words)
     check_cell(values)
-    if changed := {word.partition(".")[0] for word in words if "." in word.partition("=")[0]} & {
-        *groups_of("run")
-    }:
-        check_built(values, changed)
+    options = [word.partition("=") for word in words]
+    changed = {name.strip("+").partition(".")[0] for name, _, _ in options if "." in name}
+    changed |= {
+        name
+        for name, _, chosen in options
+        if own and name in groups_of("run") and chosen not in configuration.names(name)
+    }
+    if values["batch_size"] > LARGE_BATCH:
+        changed.add("model")
+    if built := changed & {*groups_of("run")}:
+        check_built(values, built)
     return values
 
 

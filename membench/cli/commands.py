@@ -6,6 +6,8 @@ from pathlib import Path
 from textwrap import fill
 
 from membench.core import configuration
+from membench.core.configuration import IS_INSTALLED
+from membench.core.errors import MembenchError
 
 COMMANDS = {
     "run": "config",
@@ -18,10 +20,14 @@ COMMANDS = {
     "timeline": "config",
     "frontier": "config",
     "validate": None,
+    "fit": None,
     "calibrate": None,
     "completion": None,
 }
 """The file in `conf/` with each sub-command's options; None where the sub-command's module declares them."""
+
+LABORATORY = ("train", "reproduce", "report", "validate", "fit")
+"""Those of `membench.lab`, which only a clone of the repository has."""
 
 _OF_SWEEPS = ("dry_run", "metrics", "records", "strict", "time_limit_s")
 _OF_PLANS = (*_OF_SWEEPS, "backend", "exchange", "framework", "micro_batch", "timeout_s")
@@ -31,7 +37,7 @@ NOT_TAKEN = {
     "timeline": (*_OF_SWEEPS, "rerun", "tracking"),
     "frontier": (*_OF_PLANS, "budget", "cluster", "parallel", "strategy", "tracking"),
 }
-"""Options in a sub-command's file that it sets itself or has no use for: its help leaves them out, and it refuses them."""
+"""Options that a sub-command sets itself or has no use for: its help leaves them out, and it refuses them."""
 
 _OVERVIEW = """\
 Memory-saving methods for deep learning: simulated, measured, and compared with their papers.
@@ -39,6 +45,24 @@ Memory-saving methods for deep learning: simulated, measured, and compared with 
 {}
 
 `membench COMMAND --help` shows a command's options. Without a command, the words are those of `run`."""
+
+
+def module_of(command: str) -> str:
+    """Return the name of the module that parses and runs a sub-command.
+
+    Raises:
+        MembenchError: membench is installed, and the sub-command needs a clone of the repository.
+    """
+    if command not in LABORATORY:
+        return f"membench.cli.{command}"
+    if IS_INSTALLED:
+        raise MembenchError("this command reads papers and published measurements; run it in a clone of the repository")
+    return f"membench.lab.cli.{command}"
+
+
+def commands_here() -> list[str]:
+    """Return the names of the sub-commands that can run: all, or where membench is installed those of the library."""
+    return [name for name in COMMANDS if not (IS_INSTALLED and name in LABORATORY)]
 
 
 def groups_of(command: str) -> tuple[str, ...]:
@@ -51,7 +75,7 @@ def groups_of(command: str) -> tuple[str, ...]:
 
 def overview() -> str:
     """Return the help of `membench` itself: its sub-commands."""
-    lines = (f"  {command:<10} {docstring(command).splitlines()[0]}" for command in COMMANDS)
+    lines = (f"  {command:<10} {docstring(command).splitlines()[0]}" for command in commands_here())
     return _OVERVIEW.format("\n".join(lines))
 
 
@@ -70,7 +94,7 @@ def options_of(command: str) -> list[str]:
     if COMMANDS[command] is not None:
         return [line.partition(":")[0] for line in option_lines(command)]
     classes = [node for node in _syntax(command).body if isinstance(node, ast.ClassDef)]
-    settings = [node for node in classes if node.name.endswith("Settings")]
+    settings = [node for node in classes if node.name.endswith("Options")]
     fields = (field for node in settings for field in node.body if isinstance(field, ast.AnnAssign))
     given_with_a_flag_or_bare = ("config_dir", "codec", "papers", "before", "after")
     names = [field.target.id for field in fields if isinstance(field.target, ast.Name)]
@@ -92,7 +116,8 @@ def docstring(command: str) -> str:
 
 
 def _syntax(command: str) -> ast.Module:
-    return ast.parse(Path(__file__).with_name(f"{command}.py").read_text())
+    folder, _, name = module_of(command).removeprefix("membench.").rpartition(".")
+    return ast.parse((Path(__file__).parents[1] / folder.replace(".", "/") / f"{name}.py").read_text())
 
 
 def _file(config: str) -> Path:

@@ -8,7 +8,7 @@ Commands, groups, options and the names of files are completed; also several val
 
 from collections.abc import Sequence
 
-from membench.cli.commands import COMMANDS, command_help, groups_of, options_of
+from membench.cli.commands import COMMANDS, command_help, commands_here, groups_of, options_of
 from membench.cli.words import CONFIG_DIR
 from membench.core import configuration
 
@@ -36,7 +36,7 @@ def run(line: str | None) -> int:
 
 
 def completions(line: str) -> list[str]:
-    """Return what may stand for the last word of a line; of ``option=value`` only the value, as bash divides words there."""
+    """Return what may stand for a line's last word; of ``option=value`` only the value, as bash divides words there."""
     _, *earlier, last = ["", *line.split(" ")][1:]
     earlier = [word for word in earlier if word]
     is_first = not earlier
@@ -51,7 +51,7 @@ def completions(line: str) -> list[str]:
     if dot and group in groups:
         words = [f"{group}.{option}=" for option in _options_inside(group, earlier)]
     flags = [CONFIG_DIR] if CONFIG_DIR in command_help(command) else []
-    words = [*(COMMANDS if is_first else ()), *words, *flags, "--help", "--version"]
+    words = [*(commands_here() if is_first else ()), *words, *flags, "--help", "--version"]
     return [word for word in words if word.startswith(last)]
 
 

@@ -1,8 +1,8 @@
 """Sweep memory budgets on a device: which strategy is fastest in how much memory, and how far from optimal.
 
     membench frontier model=resnet50 device=k40m batch_size=32
-    membench frontier model=gpt2_medium device=rtx3090 precision=amp_bf16 optimizer=adamw strategies=joint,dtr budgets=12
-    membench frontier                   those of experiments/frontiers.yaml, into results/frontiers and paper_figs/frontiers
+    membench frontier model=gpt2_medium device=rtx3090 precision=amp_bf16 optimizer=adamw strategies=joint,dtr
+    membench frontier                   experiments/frontiers.yaml, into results/frontiers, paper_figs/frontiers
 
 Takes the options of `membench run` that describe the step, --config-dir FOLDER included; the framework is PyTorch. In
 addition:
@@ -12,8 +12,9 @@ addition:
     workers=2        processes
     rerun=missing    or all: cells with a record in outputs/records/frontiers run again
 
-Nothing runs on a device, so that joint keeps weights on the host wherever that is faster. Writes a table with a line for each
-point, outputs/frontiers/<model>_<device>.csv, and a picture (.png). A budget that a strategy cannot keep is not a point.
+Nothing runs on a device, so that joint keeps weights on the host wherever that is faster. Writes a table with a line
+for each point, outputs/frontiers/<model>_<device>.csv, and a picture (.png). A budget that a strategy cannot keep is
+not a point.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,13 +41,13 @@ from membench.cli.words import (
 from membench.core import configuration
 from membench.core.checks import choice
 from membench.core.configuration import IS_INSTALLED, ROOT
-from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.files import shown
+from membench.core.hardware.device import file_name
 from membench.core.record import Configuration, Record
+from membench.core.tables import format_number, write_csv
 from membench.core.units import format_bytes, format_seconds
-from membench.papers.cells import cell_configuration, hydra_composition
-from membench.papers.tables import format_number, write_csv
+from membench.sweep.composition import cell_configuration, hydra_composition
 from membench.sweep.processes.worker import Workers
 from membench.sweep.results.listing import result
 from membench.sweep.results.records import Records, Rerun
@@ -72,7 +73,7 @@ LEFT_OUT = {
 
 @dataclass(frozen=True)
 class Job:
-    """A network on a device: the configuration of its step by eager execution, and where the results go, without suffix."""
+    """A network on a device: the configuration of its eager step, and the results' path without suffix."""
 
     step: Configuration
     table: Path
@@ -80,7 +81,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Options:
     """What is swept.
 
     Attributes:
@@ -98,13 +99,11 @@ class Settings:
     rerun: Rerun
 
 
-def parse(words: Sequence[str]) -> Settings:
+def parse(words: Sequence[str]) -> Options:
     """Return the settings that the words are."""
     own, words = take_config_dir(words)
     if MULTIRUN & set(words):
-        raise MembenchError(
-            "-m is not an option; name one model and one device, or none for the committed frontiers"
-        )
+        raise MembenchError("-m is not an option; name one model and one device, or none for the committed frontiers")
     refuse_flags(words)
     known = [name for name in configuration.names("strategy", own) if name not in LEFT_OUT]
     readers: dict[str, Reader] = {
@@ -116,7 +115,7 @@ def parse(words: Sequence[str]) -> Settings:
     options, described = take_options(words, readers)
     described = with_own_model(described)
     names = options.get("strategies") or sorted(known, key=lambda name: name != OURS)
-    return Settings(
+    return Options(
         jobs=(_job(described, own),) if described else tuple(_committed()),
         records=(Path() if described else ROOT) / "outputs" / "records" / "frontiers",
         strategies={name: configuration.read("strategy", name, own) for name in names},
@@ -159,7 +158,7 @@ def _written_to(step: Configuration, tables: Path, pictures: Path) -> Job:
     return Job(step, tables / f"{name}.csv", pictures / f"{name}.png")
 
 
-def run(settings: Settings) -> int:
+def run(settings: Options) -> int:
     """Sweep each job, write its table and its picture, print what came out, and return the exit code."""
     # torch and matplotlib take seconds, which a wrong word need not wait for
     from membench.pictures.frontier import draw, save
@@ -169,14 +168,10 @@ def run(settings: Settings) -> int:
         with Workers() as workers:
             records = Records(settings.records, workers.run, settings.rerun)
             with Cells(workers, records, job.step, settings.workers) as cells:
-                frontier, made = sweep(
-                    job.step, settings.strategies, settings.budgets, cells, _title(job.step)
-                )
+                frontier, made = sweep(job.step, settings.strategies, settings.budgets, cells, _title(job.step))
         _write_table(frontier, job.table)
         save(draw(frontier), job.picture)
-        print(
-            "\n".join([*_lines(frontier), *_failures(made), shown(job.table), shown(job.picture)]), flush=True
-        )
+        print("\n".join([*_lines(frontier), *_failures(made), shown(job.table), shown(job.picture)]), flush=True)
     return 0
 
 
@@ -195,9 +190,7 @@ def _title(step: Configuration) -> str:
 
 def _write_table(frontier: "Frontier", path: Path) -> None:
     """Write a line for each point; a cell is empty where there is no such number."""
-    write_csv(
-        pd.DataFrame([_row(point) for point in frontier.points], columns=list(_row(frontier.eager))), path
-    )
+    write_csv(pd.DataFrame([_row(point) for point in frontier.points], columns=list(_row(frontier.eager))), path)
 
 
 def _row(point: "FrontierPoint") -> dict[str, str]:
@@ -223,7 +216,8 @@ def _lines(frontier: "Frontier") -> Iterator[str]:
             over = point.step_time_s / frontier.eager.step_time_s - 1
             bound = "" if point.gap is None else f"at most {point.gap:.1%} above optimal"
             yield (
-                f"  {format_bytes(point.peak_bytes):>10} {format_seconds(point.step_time_s):>9} {over:+7.1%} over eager  "
+                f"  {format_bytes(point.peak_bytes):>10} {format_seconds(point.step_time_s):>9} {over:+7.1%} over "
+                f"eager  "
                 f"{point.strategy:<14} {bound}"
             ).rstrip()
 

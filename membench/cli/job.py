@@ -13,9 +13,9 @@ from omegaconf import DictConfig
 from membench.cli.main import exit_code
 from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
-from membench.core.launched import launched
+from membench.core.libraries.launched import launched
 from membench.core.record import Configuration, Outcome, Record
-from membench.papers.cells import cell_configuration
+from membench.sweep.composition import cell_configuration
 from membench.sweep.processes.worker import Workers
 from membench.sweep.processes.worker_main import CELL, RECORD
 from membench.sweep.results.listing import result
@@ -68,7 +68,7 @@ def _run_together(cell: Configuration, config: DictConfig) -> Record:
 
     The record is not kept for later runs: the configuration does not contain the number of processes.
     """
-    from membench.core import distributed
+    from membench.core.libraries import distributed
     from membench.sweep.cells.run import run_cell
 
     try:

@@ -1,26 +1,31 @@
 """Entry point of the `membench` command: choose a sub-command, answer ``--help``, and report errors."""
 
-import logging
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
 import membench
-from membench.cli.commands import COMMANDS, command_help, overview
+from membench.cli.commands import COMMANDS, command_help, module_of, overview
 from membench.core.errors import MembenchError, near
 from membench.core.files import complaint
+from membench.core.libraries.messages import silent_libraries
 
 INTERRUPTED = "interrupted; finished cells are kept, and the same command continues from there"
+TERMINATED = 143
+"""The exit code of a program that SIGTERM ends: 128 + SIGTERM."""
 STDOUT_CLOSED = 141
 """The exit code of a program that the closed pipe of its stdout ends, ``| head``: 128 + SIGPIPE."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a sub-command with the words after it, or `run` with all words (by default `sys.argv`); return the exit code."""
+    """Run a sub-command with the words after it, or `run` with all words (default `sys.argv`); return the exit code."""
     words = list(sys.argv[1:] if words is None else words)
     first = words[0] if words else ""
     if first.isidentifier() and first not in COMMANDS:
@@ -31,15 +36,35 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.path.append(here)  # for models of the user's own, as with `python -m membench`
     _open_closed_streams()
     try:
-        return _run(command, words, is_named=first in COMMANDS)
+        with _raising_at_sigterm():
+            return _run(command, words, is_named=first in COMMANDS)
     except (Exception, KeyboardInterrupt) as error:
         return exit_code(command, error)
     finally:
         _give_up_broken_stdout()
 
 
-_OF_LIBRARIES = ("torch.utils._pytree", "bitsandbytes.backends.cpu.ops")
-"""Loggers that print, at an import, deprecations of torchao and what bitsandbytes lacks on the CPU."""
+class Terminated(KeyboardInterrupt):
+    """End of the program by SIGTERM, on which it cleans up as on an interrupt."""
+
+
+@contextmanager
+def _raising_at_sigterm() -> Iterator[None]:
+    """Raise `Terminated` at SIGTERM, where nothing else handles it; only the main thread can handle signals."""
+
+    def terminate(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        raise Terminated
+
+    is_free = threading.current_thread() is threading.main_thread()
+    is_free = is_free and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if is_free:
+        signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        if is_free and signal.getsignal(signal.SIGTERM) is terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _run(command: str, words: list[str], *, is_named: bool) -> int:
@@ -50,10 +75,9 @@ def _run(command: str, words: list[str], *, is_named: bool) -> int:
     if "--version" in words:
         print(f"membench {membench.__version__}", flush=True)
         return 0
-    for name in _OF_LIBRARIES:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    module = import_module(f"membench.cli.{command}")
-    code: int = module.run(module.parse(words))
+    with silent_libraries():
+        module = import_module(module_of(command))
+        code: int = module.run(module.parse(words))
     sys.stdout.flush()
     return code
 
@@ -68,7 +92,7 @@ def exit_code(command: str, error: BaseException) -> int:
         traceback.print_exception(error)
         return 1
     print(f"{f'membench {command}'.rstrip()}: {line}", file=sys.stderr)
-    return 130 if interrupted else 2
+    return (TERMINATED if isinstance(error, Terminated) else 130) if interrupted else 2
 
 
 def _open_closed_streams() -> None:

@@ -6,10 +6,11 @@
     membench measure models=gpt2 precision=amp_bf16
     membench measure cuda_graph=true models=resnet1001 strategies=eager batch_sizes=32
 
-Lists are separated by commas. Each cell runs in a process of its own, for at most time_limit_s seconds. Its record goes to
-<results>/<gpu>/records as soon as it exists; a cell that has one is not run again: rerun=missing|failed|all. The tables
-<results>/<gpu>/<task>-<model>.csv, with the precision and the budget in the name where they are given, are made of the records. results is results/measured, or with backend=cpu
-outputs/measured, which is not committed. --config-dir FOLDER adds your own files to those of conf/, as in `membench run`.
+Lists are separated by commas. Each cell runs in a process of its own, for at most time_limit_s seconds. Its record goes
+to <results>/<gpu>/records as soon as it exists; a cell that has one is not run again: rerun=missing|failed|all. The
+tables <results>/<gpu>/<task>-<model>.csv, with the precision and the budget in the name where they are given, are made
+of the records. results is results/measured, or with backend=cpu outputs/measured, which is not committed.
+--config-dir FOLDER adds your own files to those of conf/, as in `membench run`.
 """
 
 from collections.abc import Sequence
@@ -29,19 +30,19 @@ from membench.cli.words import (
 )
 from membench.core import configuration
 from membench.core.checks import POSITIVE, choice
-from membench.core.device import file_name
 from membench.core.errors import MembenchError
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
+from membench.core.hardware.device import file_name
 from membench.core.record import LARGEST, Configuration, Outcome, Record
+from membench.core.tables import write_csv
 from membench.core.units import parse_bytes
-from membench.papers.device_table import device_table
-from membench.papers.tables import write_csv
+from membench.sweep.largest_batch import SearchError, decided
 from membench.sweep.limits import largest
 from membench.sweep.processes.worker import Workers
+from membench.sweep.results.device_table import device_table
 from membench.sweep.results.listing import announced
 from membench.sweep.results.provenance import device_facts_from_outside
 from membench.sweep.results.records import Records, Rerun
-from membench.sweep.search import SearchError, decided
 
 MODELS = ("resnet50", "resnet152", "resnet1001", "vgg16", "wrn28_10", "alexnet")
 LIMIT_MODELS = ("alexnet", "vgg16", "resnet34", "resnet50", "resnet56_cifar", "wrn28_10")
@@ -53,7 +54,7 @@ LIMIT_STRATEGIES = ("eager", "network_wide", "layrub_hybrid")
 
 
 @dataclass(frozen=True)
-class Settings:
+class Options:
     """Options of the command.
 
     Attributes:
@@ -62,7 +63,7 @@ class Settings:
         batch_sizes: numbers of images, or `LARGEST` for the one with which eager fills the card.
         precision: in which steps compute, see `Precision`; None: as the model is.
         budget: the most memory that a step may hold, as ``"12GB"``; also the capacity that limits are searched in.
-        time_limit_s: of each cell.
+        time_limit_s: time limit of each cell.
         results: the folder for records and tables; by default `folder` chooses.
         config_dir: a folder with files that add to those of `conf/`.
     """
@@ -101,7 +102,7 @@ class CellRunner:
         capacity_bytes: the memory that a cell may use; None if unknown.
     """
 
-    settings: Settings
+    settings: Options
     records: Records
     directory: Path
     capacity_bytes: int | None
@@ -115,7 +116,7 @@ class CellRunner:
         return self.run(model, LARGEST, system)
 
 
-def parse(words: Sequence[str]) -> Settings:
+def parse(words: Sequence[str]) -> Options:
     """Return the settings that the words are."""
     own, words = take_config_dir(words)
     refuse_flags(words)
@@ -134,10 +135,10 @@ def parse(words: Sequence[str]) -> Settings:
         "time_limit_s": partial(read_number, POSITIVE, "time_limit_s"),
         "results": Path,
     }
-    return Settings(**read_options(words, readers), config_dir=own)
+    return Options(**read_options(words, readers), config_dir=own)
 
 
-def run(settings: Settings) -> int:
+def run(settings: Options) -> int:
     """Measure the settings' task, and return the exit code."""
     facts = device_facts_from_outside(settings.backend)
     directory = settings.folder / file_name(facts["device"])
@@ -158,8 +159,7 @@ def measure_strategies(runner: CellRunner) -> None:
             for system in runner.settings.strategies or _systems(runner.settings.config_dir)
         ]
         write_csv(
-            device_table("strategies", made),
-            runner.directory / f"strategies-{model}{runner.settings.suffix}.csv",
+            device_table("strategies", made), runner.directory / f"strategies-{model}{runner.settings.suffix}.csv"
         )
 
 
@@ -190,13 +190,12 @@ def _batch_sizes(runner: CellRunner, model: str) -> list[int]:
     usual = configuration.read("model", model, runner.settings.config_dir).get("batch_size", LARGEST)
     wanted = runner.settings.batch_sizes or (usual, LARGEST)
     found = [
-        runner.run_largest(model, "eager").configuration["batch_size"] if size == LARGEST else size
-        for size in wanted
+        runner.run_largest(model, "eager").configuration["batch_size"] if size == LARGEST else size for size in wanted
     ]
     return [size for size in dict.fromkeys(found) if isinstance(size, int)]
 
 
-def cell_of(settings: Settings, model: str, batch_size: int | str, system: str) -> Configuration:
+def cell_of(settings: Options, model: str, batch_size: int | str, system: str) -> Configuration:
     """Return a cell's configuration, as Hydra would compose it."""
     own = settings.config_dir
     group = "baseline" if system in configuration.names("baseline") else "strategy"

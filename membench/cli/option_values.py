@@ -8,11 +8,16 @@ from functools import partial
 from typing import Any
 
 from membench.core.checks import COUNT, NAME, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
-from membench.core.configuration import find_function, instantiate, names
+from membench.core.configuration import instantiate, names
 from membench.core.errors import MembenchError, one_line
-from membench.core.kernels import Kernels
-from membench.core.launched import launched
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
+from membench.core.hardware.allocator import AllocatorSettings
+from membench.core.hardware.cluster import Cluster
+from membench.core.hardware.device import DeviceProfile
+from membench.core.hardware.efficiency import Efficiency
+from membench.core.libraries.launched import launched
+from membench.core.step.kernels import Kernels
+from membench.core.targets import find_function
 from membench.core.units import parse_bytes
 from membench.sweep.results.records import Rerun
 
@@ -22,9 +27,10 @@ Values = Mapping[str, Any]
 SEED = Requirement(  # those that torch accepts
     "a whole number of at most 64 bits", lambda value: WHOLE.holds(value) and -(2**63) <= value < 2**64
 )
-FOLDER = Requirement(
-    "a folder, such as outputs/records", lambda value: isinstance(value, str) and value != ""
-)
+FOLDER = Requirement("a folder, such as outputs/records", lambda value: isinstance(value, str) and value != "")
+
+LARGE_BATCH = 10**6
+"""Samples beyond which the example batch may have more elements than a tensor can."""
 
 _PYTORCH = "membench.frameworks.pytorch.PyTorch"
 _OF_A_MODEL = ("name", "module", "loss")
@@ -57,34 +63,35 @@ def check_cell(values: Values) -> None:
         _check_kernels(choice(Kernels, "kernels", values["kernels"]), values)
     if values.get("parallel") is not None:
         _check_parallel(values["parallel"], values["backend"]["name"])
+    if values.get("allocator") is not None:
+        AllocatorSettings.parse(str(values["allocator"]))
     if values["metrics"] is not None:
-        find_function(str(values["metrics"]))
+        find_function(values["metrics"])
     _check_model(values["model"])
     choice(names("backend"), "backend.name", values["backend"]["name"])
     given = tuple(name for name in ("optimizer", "serving", "machine") if values.get(name) is not None)
     for name in ("strategy", "device", "cluster", "framework", *given):
         if not (isinstance(values[name], Mapping) and "_target_" in values[name]):
-            message = (
-                f"{name}: its file in conf/{name} has no _target_, which names the class that it describes"
-            )
+            message = f"{name}: its file in conf/{name} has no _target_, which names the class that it describes"
             raise MembenchError(message)
-    built("device", partial(instantiate, values["device"]))
+    built("device", partial(instantiate, values["device"], DeviceProfile))
     check(NAME, **{"device.name": values["device"]["name"]})
-    built("cluster", partial(instantiate, values["cluster"]))
-    built("framework.efficiency", partial(instantiate, values["framework"]["efficiency"]))
+    built("cluster", partial(instantiate, values["cluster"], Cluster))
+    built("framework.efficiency", partial(instantiate, values["framework"].get("efficiency"), Efficiency))
 
 
 def _check_model(model: Values) -> None:
     if missing := [name for name in _OF_A_MODEL if name not in model]:
         raise MembenchError(f"model: its file in conf/model has no {', '.join(missing)}")
     check(NAME, **{"model.name": model["name"]})
+    check(SWITCH, **{"model.checkpointing": model.get("checkpointing", False)})
     if not model.get("inputs"):
         needs_targets = model["loss"] is not None and not model.get("targets")
         short = [("input_shape", "[3,224,224]"), *([("classes", "1000")] if needs_targets else [])]
         if missing := [f"model.{name}={value}" for name, value in short if model.get(name) is None]:
             raise MembenchError(
-                f"model: {model['name']} has no description of its batch; give {' '.join(missing)}, or model.inputs and "
-                "model.targets, such as 'model.inputs={x:{shape:[3,224,224]}}'"
+                f"model: {model['name']} has no description of its batch; give {' '.join(missing)}, or model.inputs "
+                "and model.targets, such as 'model.inputs={x:{shape:[3,224,224]}}'"
             )
 
 
@@ -97,20 +104,17 @@ def _check_kernels(kernels: Kernels, values: Values) -> None:
         )
     framework = values["framework"].get("_target_", "") if backend == "simulated" else ""
     if kernels is not Kernels.EAGER and framework and framework != _PYTORCH:
-        raise MembenchError(
-            f"kernels={kernels} are PyTorch's; choose framework=pytorch, or leave kernels out"
-        )
+        raise MembenchError(f"kernels={kernels} are PyTorch's; choose framework=pytorch, or leave kernels out")
 
 
 def _check_parallel(parallel: Any, backend: str) -> None:
     if not isinstance(parallel, Mapping):
-        raise MembenchError(
-            f"parallel is numbers of processes by axis, such as '{{fsdp: 2}}', not {parallel!r}"
-        )
+        raise MembenchError(f"parallel is numbers of processes by axis, such as '{{fsdp: 2}}', not {parallel!r}")
     check(COUNT, **{f"parallel.{axis}": size for axis, size in parallel.items()})
     if backend != "cpu" or launched().count == 1:
         raise MembenchError(
-            "parallel is of processes that torchrun starts, with backend=cpu; membench predict cluster=... predicts a step on several GPUs"
+            "parallel is of processes that torchrun starts, with backend=cpu; membench predict cluster=... predicts a "
+            "step on several GPUs"
         )
 
 
@@ -134,22 +138,26 @@ def check_switches(before: Any, after: Any, name: str = "") -> None:
 
 def check_built(values: Values, groups: Collection[str]) -> None:
     """Build the objects of groups whose options, valid each, may be invalid together. Imports torch (seconds)."""
+    from membench.core.hardware.machine import Machine
+    from membench.core.step.optimizer import WeightUpdate
+    from membench.frameworks.base import Framework
+    from membench.models.serving import Serving
     from membench.sweep.cells.method import Method
     from membench.sweep.cells.model import Model
 
     method, size = Method(values["strategy"]), values["batch_size"]
     model = partial(Model.from_configuration, values["model"])
     makers: dict[str, Callable[[], object]] = {
-        "framework": lambda: instantiate(values["framework"]),
-        "optimizer": lambda: instantiate(values["optimizer"]),
-        "serving": lambda: instantiate(values["serving"]),
-        "machine": lambda: instantiate(values["machine"]),
+        "framework": lambda: instantiate(values.get("framework"), Framework),
+        "optimizer": lambda: instantiate(values.get("optimizer"), WeightUpdate),
+        "serving": lambda: instantiate(values.get("serving"), Serving),
+        "machine": lambda: instantiate(values.get("machine"), Machine),
         "model": lambda: model().workload(size, seed=values["seed"], device="meta"),
         "strategy": lambda: method.strategy(**({"density": 1.0} if method.measures_density else {})),
     }
     for group, make in makers.items():
         if group in groups:
-            built(group, make)
+            built(f"{group} with batch_size={size}" if group == "model" and size > LARGE_BATCH else group, make)
 
 
 def built(name: str, make: Callable[[], Any]) -> Any:

@@ -2,30 +2,37 @@
 
     membench predict model=resnet50 device=rtx4090 batch_size=64 precision=amp_bf16 optimizer=adamw
     membench predict model=vit_b_16 device=t4 batch_size=128 strategy=layrub_hybrid optimizer=sgd
-    membench predict model=hf/llama-2-7b-hf device=a100_80gb serving=decode model.sequence_length=2048 batch_size=16 precision=bf16
+    membench predict model=hf/llama-2-7b-hf device=a100_80gb serving=decode model.sequence_length=2048 precision=bf16
     membench predict model=vit_b_16 device=a100_80gb batch_size=128 precision=amp_bf16 optimizer=adamw kernels=inductor
-    membench predict model=llama_7b cluster=dgx_h100 nodes=2 parallel='{fsdp: 16}' batch_size=1 precision=bf16 optimizer=adamw
+    membench predict model=resnet50 device=t4 batch_size=64 accumulate=4 optimizer=adamw
+    membench predict model=llama_7b cluster=dgx_h100 nodes=2 parallel='{fsdp: 16}' precision=bf16 optimizer=adamw
 
-Takes the options of `membench run`, --config-dir FOLDER included. The step is PyTorch's, by default plain (strategy=pytorch)
-and without an optimizer; kernels=inductor predicts it as torch.compile runs it. Nothing runs and nothing is allocated. Three sizes of
-memory: allocated by the step's tensors, reserved for them by PyTorch's caching allocator, and used by the process as nvidia-smi shows.
-breakdown=true adds the time of each operator, with what it computes and moves.
+Takes the options of `membench run`, --config-dir FOLDER included. The step is PyTorch's, by default plain
+(strategy=pytorch) and without an optimizer; kernels=inductor predicts it as torch.compile runs it. Nothing runs and
+nothing is allocated. Three sizes of memory: allocated by the step's tensors, reserved for them by PyTorch's caching
+allocator, and used by the process as nvidia-smi shows. breakdown=true adds the time of each operator, with what it
+computes and moves.
+
+accumulate=4 is a step of as many micro-batches of batch_size samples each.
 
 Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are alike; batch_size is its own. In addition:
 
     nodes=1                     hosts of the cluster; device= is the cluster's
-    parallel='{fsdp: 8}'        GPUs over which weights are sharded as by fully_shard; dp: replicas of these shards; tp: tensor parallelism,
-                                by the model's own plan; cp: context parallelism, parts of the same sequences; ep: parts of the experts
-    accumulate=1                micro-batches of a step
-    wrapped=BlockA,BlockB       classes whose modules are gathered one by one; by default those that a list of modules has several of
+    parallel='{fsdp: 8}'        GPUs over which weights are sharded as by fully_shard; dp: replicas of these shards; tp:
+                                tensor parallelism, by the model's own plan; cp: context parallelism, parts of the same
+                                sequences; ep: parts of the experts
+    wrapped=BlockA,BlockB       classes whose modules are gathered one by one; by default those that a list of modules
+                                has several of
     reshard_after_forward=true  gathered weights are given back after the forward pass, and gathered again
     reduce_dtype=bf16           in which gradients are added up; by default that in which they are computed
-    partition_optimizer=true    replicas (dp without fsdp) divide the update and its states, as torch's ZeroRedundancyOptimizer
-    pipeline=1F1B               order of micro-batches where parallel has pp, ranks of a pipeline; or GPipe, Interleaved1F1B,
-                                InterleavedZeroBubble
+    partition_optimizer=true    replicas (dp without fsdp) divide the update and its states, as torch's
+                                ZeroRedundancyOptimizer
+    pipeline=1F1B               order of micro-batches where parallel has pp, ranks of a pipeline; or GPipe,
+                                Interleaved1F1B, InterleavedZeroBubble
     stages=4                    of the pipeline; by default one on each GPU, two with Interleaved1F1B
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,14 +53,15 @@ from membench.cli.words import (
     refuse_options,
     take_config_dir,
     take_options,
+    with_own_model,
 )
 from membench.core.checks import COUNT, choice
 from membench.core.errors import MembenchError
-from membench.core.pipeline import PipelineSchedule
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
 from membench.core.record import Configuration
+from membench.core.step.pipeline import PipelineSchedule
 from membench.core.units import format_bytes, format_seconds
-from membench.papers.cells import cell_configuration, hydra_composition
+from membench.sweep.composition import cell_configuration, hydra_composition
 
 if TYPE_CHECKING:
     from membench.steps.parallel.ranks import Ranks
@@ -64,31 +72,31 @@ _DEFAULTS = {"strategy": "pytorch", "framework": "pytorch"}
 
 
 @dataclass(frozen=True)
-class Settings:
+class Options:
     """What to predict.
 
     Attributes:
-        configuration: of the step of one GPU.
-        ranks: options of `ranks_of`; None: there is one GPU.
+        configuration: configuration of one GPU's step.
+        ranks: options of `ranks_of`.
         nodes: hosts of the cluster.
         breakdown: print the time of each operator, too.
     """
 
     configuration: Configuration
-    ranks: Mapping[str, Any] | None
+    ranks: Mapping[str, Any]
     nodes: int = 1
     breakdown: bool = False
 
 
-def parse(words: Sequence[str]) -> Settings:
+def parse(words: Sequence[str]) -> Options:
     """Return the settings that the words are."""
     own, words = take_config_dir(words)
     if MULTIRUN & set(words):
         raise MembenchError("-m is not an option; a prediction is of one step")
     refuse_flags(words)
     own_options, words = take_options(words, {"breakdown": partial(read_switch, "breakdown")})
-    ranks, words = _take_ranks(words)
-    if ranks is not None and "nodes" in ranks:
+    ranks, words = _take_ranks(with_own_model(words))
+    if "nodes" in ranks:
         own_options["nodes"] = ranks.pop("nodes")
     given = {word.partition("=")[0] for word in words}
     if "device" not in given:
@@ -97,11 +105,11 @@ def parse(words: Sequence[str]) -> Settings:
     words = [*words, *(f"{name}={value}" for name, value in _DEFAULTS.items() if name not in given)]
     check_arguments(words, own)
     with hydra_composition(own):
-        return Settings(cell_configuration(compose("config", words)), ranks, **own_options)
+        return Options(cell_configuration(compose("config", words)), ranks, **own_options)
 
 
-def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the options of several GPUs, None without a cluster, and the other words with the cluster's device."""
+def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of ranks, and the other words with the cluster's device."""
     readers: dict[str, Reader] = {
         "nodes": partial(read_count, "nodes"),
         "parallel": read_parallel,
@@ -116,9 +124,9 @@ def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
     ranks, others = take_options(words, readers)
     chosen = {word.partition("=")[0]: word.partition("=")[2] for word in others}
     if "cluster" not in chosen:
-        if ranks:
-            raise MembenchError(f"{', '.join(ranks)}: name the cluster as well, as in cluster=dgx_h100")
-        return None, others
+        if of_several := [name for name in ranks if name != "accumulate"]:
+            raise MembenchError(f"{', '.join(of_several)}: name the cluster as well, as in cluster=dgx_h100")
+        return ranks, others
     _, device = read_cluster(chosen)
     return ranks, [*others, *([f"device={device}"] if device and "device" not in chosen else [])]
 
@@ -126,33 +134,27 @@ def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
 def read_parallel(text: str) -> dict[str, int]:
     """Return the sizes of axes in ``{fsdp: 8}``."""
     try:
-        found = yaml.safe_load(text)
+        found = yaml.safe_load(re.sub(r"(\w):(?=\S)", r"\1: ", text))  # {fsdp:8} is a name to YAML
     except yaml.YAMLError:
         found = None
-    if not isinstance(found, dict) or not all(map(COUNT.holds, found.values())):
+    if not isinstance(found, dict) or not all(
+        isinstance(axis, str) and COUNT.holds(size) for axis, size in found.items()
+    ):
         raise MembenchError(f"parallel is numbers of GPUs by axis, such as '{{fsdp: 8}}', not {text!r}")
     return found
 
 
-def run(settings: Settings) -> int:
+def run(settings: Options) -> int:
     """Print the prediction and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
-    from membench.steps.parallel.ranks import ONE_RANK, ranks_of
+    from membench.steps.parallel.ranks import ranks_of
     from membench.steps.predict import Predictor
-    from membench.steps.predicted.fused_graphs import compiled_parts
     from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(settings.configuration)
-    workload, strategy = cell.workload(cell.batch_size), cell.method.strategy()
-    if settings.ranks is None:
-        ranks = ONE_RANK.on(cell.simulated_device)
-    else:
-        ranks = ranks_of(workload.module, replace(cell.cluster, hosts=settings.nodes), **settings.ranks)
-    known, compiled = compiled_parts(workload.module, workload.loss, settings.configuration.get("kernels"))
-    workload = replace(workload, compiled=known)
-    predictor = Predictor(
-        workload, strategy, cell.budget_bytes, cell.optimizer, ranks=ranks, compiled=compiled
-    )
+    workload, cluster = cell.workload(cell.batch_size), replace(cell.cluster, hosts=settings.nodes)
+    ranks = ranks_of(workload.module, cluster, **settings.ranks)
+    predictor = Predictor(workload, cell.request(cell.method.strategy()), ranks)
     table: Sequence[str] = ()
     if settings.breakdown:
         prediction, operators = predictor.broken_down(machine=cell.simulated_machine)
@@ -162,7 +164,7 @@ def run(settings: Settings) -> int:
     values = [
         *_values(prediction),
         *_rates(cell, prediction),
-        *(_of_ranks(ranks, prediction) if settings.ranks is not None else ()),
+        *(_of_ranks(ranks, prediction) if cluster.devices > 1 else ()),
     ]
     lines = [_step(workload.name, cell, prediction), *(f"  {name:<20} {value}" for name, value in values)]
     print("\n".join([*lines, *table]))
@@ -210,10 +212,7 @@ def _of_ranks(ranks: "Ranks", prediction: "Prediction") -> Iterator[tuple[str, s
     yield "utilization", f"{prediction.utilization:.1%} of the GPUs' rate of products (MFU)"
     for number, stage in enumerate(prediction.stages):
         idle = format_seconds(stage.exposed_communication_s)
-        yield (
-            f"pipeline rank {number}",
-            f"{format_bytes(stage.reserved_bytes)} reserved, waits {idle} for others",
-        )
+        yield (f"pipeline rank {number}", f"{format_bytes(stage.reserved_bytes)} reserved, waits {idle} for others")
 
 
 def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
@@ -227,14 +226,15 @@ def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
         yield "used", "not known: conf/device has no context_bytes for this device"
     else:
         yield "used", _exact(prediction.used_bytes)
+    if prediction.host_bytes:
+        yield "host memory", _exact(prediction.host_bytes)
     yield "step time", format_seconds(prediction.step_time_s)
     if prediction.depends_on_values:
         yield "holds for", "this batch: sizes depend on its values"
     if prediction.priced_by_bytes:
-        yield (
-            "priced by bytes",
-            f"{', '.join(prediction.priced_by_bytes)} (register_flop_formula adds operations)",
-        )
+        yield ("priced by bytes", f"{', '.join(prediction.priced_by_bytes)} (register_flop_formula adds operations)")
+    for sentence in prediction.unpredicted:
+        yield "not predicted", sentence
 
 
 def _exact(size_bytes: int) -> str:

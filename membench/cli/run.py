@@ -5,8 +5,9 @@
     torchrun --nproc-per-node 2 -m membench run model=digits_cnn backend=cpu     each process on its share of the batch
 
 The step is simulated, or with backend=cpu or backend=cuda measured. A cell that has a record in outputs/records is not
-run again: rerun=missing|failed|all. dry_run=true lists what would run; strict=true exits with 1 if a cell failed or ran out
-of time (a step that does not fit the memory or the budget, or that a method cannot run, is a result and not a failure).
+run again: rerun=missing|failed|all. dry_run=true lists what would run; strict=true exits with 1 if a cell failed or ran
+out of time (a step that does not fit the memory or the budget, or that a method cannot run, is a result and not a
+failure).
 An option of a group is changed by group.option=value. --config-dir FOLDER adds your own files to those of conf/: a file
 FOLDER/model/mine.yaml makes model=mine. Other flags of Hydra's (--cfg job, --info) work too.
 """

@@ -14,11 +14,11 @@ from hydra import compose
 
 from membench.cli.command_line import MULTIRUN, check_arguments
 from membench.cli.words import refuse_flags, refuse_options, take_config_dir, with_own_model
-from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.files import write_whole
+from membench.core.hardware.device import file_name
 from membench.core.record import Configuration
-from membench.papers.cells import cell_configuration, hydra_composition
+from membench.sweep.composition import cell_configuration, hydra_composition
 
 
 def parse(words: Sequence[str]) -> Configuration:

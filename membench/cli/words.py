@@ -1,5 +1,6 @@
 """Words of a command line without Hydra: bare words, and ``name=value`` read into typed values."""
 
+import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ Reader = Callable[[str], Any]
 
 
 CONFIG_DIR = "--config-dir"
+_FINE_TUNING = re.compile(r"model\.(checkpointing|quantization|unquantized|lora)[.=]")
 
 
 def take_config_dir(words: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -37,9 +39,12 @@ def take_config_dir(words: Sequence[str]) -> tuple[Path | None, list[str]]:
 def with_own_model(words: Sequence[str]) -> list[str]:
     """Return the words of a command line with ``model._target_=mypackage.MyNet`` as the choice of a model that it is.
 
+    Options of fine-tuning are of any model, and added where its file does not have them.
+
     Raises:
         MembenchError: they choose another model too.
     """
+    words = [f"++{word}" if _FINE_TUNING.match(word) else word for word in words]
     target, chosen = (
         [word for word in words if word.partition("=")[0] == name] for name in ("model._target_", "model")
     )
@@ -60,9 +65,7 @@ def refuse_flags(words: Iterable[str], known: Iterable[str] = (CONFIG_DIR,)) -> 
     flags = [*known, "--help", "--version"]
     for word in words:
         if word.startswith("-"):
-            raise MembenchError(
-                f"{word!r} is not an option; there are: {', '.join(flags)}{near(word, flags)}"
-            )
+            raise MembenchError(f"{word!r} is not an option; there are: {', '.join(flags)}{near(word, flags)}")
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

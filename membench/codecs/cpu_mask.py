@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from membench.codecs.loops import compiled
+from membench.core.libraries.loops import compiled
 
 
 def encode(source: Tensor, target: Tensor) -> None:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from membench.codecs.arrays import Rows
-from membench.codecs.loops import compiled
 from membench.codecs.values import EXACT_BITS, PACKED_BITS, ValueFormat, numbers
+from membench.core.libraries.loops import compiled
 
 _1, _2, _3, _4, _5, _6, _8 = (np.uint64(number) for number in (1, 2, 3, 4, 5, 6, 8))
 _UPPER = np.uint64(0x300)  # bits of a ten-bit code
@@ -82,7 +82,7 @@ def _store(words: Any, codes: Any, stored: int, end: int, kept_as: ValueFormat) 
 
 @compiled
 def _code(word: Any, kept_as: ValueFormat) -> Any:
-    """Round a number by its bits: shift its 24 significant bits, the leading one included, to their place in the format."""
+    """Round a number by its bits: shift its 24 significant bits, the leading one included, into the format."""
     magnitude = word & 0x7FFFFFFF
     exponent, lowest = magnitude >> 23, 128 - kept_as.exponent_bias  # of the format's normal numbers
     shift = min(23 - kept_as.mantissa_bits + max(lowest - exponent, 0), 25)
@@ -130,15 +130,9 @@ def _unpack(columns: Any, codes: Any, at: Any, end: Any, table: Any, words: Any,
         upper = np.uint64(codes[byte + _4]) << _8
         if at == group * _4 and at + _4 <= end:
             words[first + np.uint64(columns[at])] = table[upper & _UPPER | np.uint64(codes[byte])]
-            words[first + np.uint64(columns[at + _1])] = table[
-                upper >> _2 & _UPPER | np.uint64(codes[byte + _1])
-            ]
-            words[first + np.uint64(columns[at + _2])] = table[
-                upper >> _4 & _UPPER | np.uint64(codes[byte + _2])
-            ]
-            words[first + np.uint64(columns[at + _3])] = table[
-                upper >> _6 & _UPPER | np.uint64(codes[byte + _3])
-            ]
+            words[first + np.uint64(columns[at + _1])] = table[upper >> _2 & _UPPER | np.uint64(codes[byte + _1])]
+            words[first + np.uint64(columns[at + _2])] = table[upper >> _4 & _UPPER | np.uint64(codes[byte + _2])]
+            words[first + np.uint64(columns[at + _3])] = table[upper >> _6 & _UPPER | np.uint64(codes[byte + _3])]
             at += _4
         else:
             place = at & _3

@@ -10,17 +10,18 @@ _BYTES = 512  # of a program
 def encode(source: Tensor, target: Tensor) -> None:
     """Set the bit of each element that is not at most zero."""
     if source.numel():
-        _encode[(triton.cdiv(target.numel(), _BYTES),)](source, target, source.numel(), _BYTES)
+        encode_kernel[(triton.cdiv(target.numel(), _BYTES),)](source, target, source.numel(), _BYTES)
 
 
 def decode(source: Tensor, target: Tensor) -> None:
     """Write a one for each bit that is set, and a zero for the others."""
     if target.numel():
-        _decode[(triton.cdiv(source.numel(), _BYTES),)](source, target, target.numel(), _BYTES)
+        decode_kernel[(triton.cdiv(source.numel(), _BYTES),)](source, target, target.numel(), _BYTES)
 
 
 @triton.jit
-def _encode(elements, packed, count, step: tl.constexpr):
+def encode_kernel(elements, packed, count, step: tl.constexpr):
+    """Set the bits of a block of bytes."""
     byte = tl.program_id(0).to(tl.int64) * step + tl.arange(0, step)
     place = tl.arange(0, 8)[None, :]
     at = 8 * byte[:, None] + place
@@ -30,7 +31,8 @@ def _encode(elements, packed, count, step: tl.constexpr):
 
 
 @triton.jit
-def _decode(packed, elements, count, step: tl.constexpr):
+def decode_kernel(packed, elements, count, step: tl.constexpr):
+    """Write a one or a zero for each bit of a block of bytes."""
     byte = tl.program_id(0).to(tl.int64) * step + tl.arange(0, step)[:, None]
     place = tl.arange(0, 8)[None, :]
     at = 8 * byte + place

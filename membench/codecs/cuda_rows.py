@@ -3,8 +3,8 @@
     encode:  count each row's non-zeros  ->  sum up within blocks, then over blocks  ->  scatter columns and codes
     decode:  zeros  ->  scatter numbers
 
-Nothing is allocated: counts and sums are computed in the memory of row ends and block starts. Ten-bit codes are packed in
-a pass of their own, because a group of four may span several rows.
+Nothing is allocated: counts and sums are computed in the memory of row ends and block starts. Ten-bit codes are packed
+in a pass of their own, because a group of four may span several rows.
 """
 
 import torch
@@ -30,16 +30,16 @@ def encode(source: Tensor, rows: Rows, kept_as: ValueFormat, columns: int, block
     if not count:
         return True
     tiles, lanes = (triton.cdiv(count, _ROWS),), triton.next_power_of_2(columns)
-    _count[tiles](words, rows.row_ends, len(words), count, columns, _ROWS, lanes)
-    _sum_rows[(blocks,)](rows.row_ends, rows.block_starts, count, min(block_rows, count), _SUMMED)
-    _sum_blocks[(1,)](rows.block_starts, blocks, _SUMMED)
+    count_kernel[tiles](words, rows.row_ends, len(words), count, columns, _ROWS, lanes)
+    sum_rows_kernel[(blocks,)](rows.row_ends, rows.block_starts, count, min(block_rows, count), _SUMMED)
+    sum_blocks_kernel[(1,)](rows.block_starts, blocks, _SUMMED)
     stored = int(rows.block_starts[-1]) + int(rows.row_ends[-1])
     if stored > len(rows.columns):
         return False
-    _scatter[tiles](words, *rows, len(words), count, block_rows, columns, *kept_as, _ROWS, lanes)
+    scatter_kernel[tiles](words, *rows, len(words), count, block_rows, columns, *kept_as, _ROWS, lanes)
     if kept_as.bits == PACKED_BITS and stored:
         programs = (triton.cdiv(stored, 4 * _GROUPS),)
-        _pack[programs](words, *rows, stored, count, block_rows, columns, *kept_as, _GROUPS)
+        pack_kernel[programs](words, *rows, stored, count, block_rows, columns, *kept_as, _GROUPS)
     return True
 
 
@@ -49,7 +49,7 @@ def decode(rows: Rows, target: Tensor, kept_as: ValueFormat, columns: int, block
     count = len(rows.row_ends)
     if count:
         tiles, lanes = (triton.cdiv(count, _ROWS),), triton.next_power_of_2(columns)
-        _decode[tiles](words, *rows, count, block_rows, columns, kept_as.bits, _ROWS, lanes)
+        decode_kernel[tiles](words, *rows, count, block_rows, columns, kept_as.bits, _ROWS, lanes)
 
 
 def _integers(rows: Rows) -> Rows:
@@ -59,7 +59,8 @@ def _integers(rows: Rows) -> Rows:
 
 
 @triton.jit
-def _count(words, row_ends, elements, count, columns: tl.constexpr, tile: tl.constexpr, lanes: tl.constexpr):
+def count_kernel(words, row_ends, elements, count, columns: tl.constexpr, tile: tl.constexpr, lanes: tl.constexpr):
+    """Store each row's count of non-zeros."""
     row, lane = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, lanes)[None, :]
     at = row.to(tl.int64)[:, None] * columns + lane
     word = tl.load(words + at, mask=(lane < columns) & (at < elements), other=0)
@@ -67,7 +68,7 @@ def _count(words, row_ends, elements, count, columns: tl.constexpr, tile: tl.con
 
 
 @triton.jit
-def _sum_rows(row_ends, block_counts, count, block_rows, step: tl.constexpr):
+def sum_rows_kernel(row_ends, block_counts, count, block_rows, step: tl.constexpr):
     """Turn a block's counts into the ends of its rows, and store their sum."""
     block = tl.program_id(0)
     total = 0
@@ -82,7 +83,7 @@ def _sum_rows(row_ends, block_counts, count, block_rows, step: tl.constexpr):
 
 
 @triton.jit
-def _sum_blocks(block_counts, blocks, step: tl.constexpr):
+def sum_blocks_kernel(block_counts, blocks, step: tl.constexpr):
     """Turn the blocks' counts into the number of non-zeros before each block."""
     total = 0
     for first in range(0, blocks, step):
@@ -101,11 +102,12 @@ def _first_of_row(block_starts, row_ends, row, count, block_rows):
 
 
 @triton.jit
-def _scatter(
+def scatter_kernel(
     words, block_starts, row_ends, codes, kept_columns, elements, count, block_rows, columns: tl.constexpr,
     bits: tl.constexpr, mantissa_bits: tl.constexpr, exponent_bias: tl.constexpr, largest: tl.constexpr,
     nan: tl.constexpr, dropped_bits: tl.constexpr, tile: tl.constexpr, lanes: tl.constexpr,
 ):  # fmt: skip
+    """Write the columns and codes of each row's non-zeros."""
     row, lane = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, lanes)[None, :]
     at = row.to(tl.int64)[:, None] * columns + lane
     word = tl.load(words + at, mask=(lane < columns) & (at < elements), other=0)
@@ -121,7 +123,7 @@ def _scatter(
 
 
 @triton.jit
-def _pack(
+def pack_kernel(
     words, block_starts, row_ends, codes, kept_columns, stored, count, block_rows, columns: tl.constexpr,
     bits: tl.constexpr, mantissa_bits: tl.constexpr, exponent_bias: tl.constexpr, largest: tl.constexpr,
     nan: tl.constexpr, dropped_bits: tl.constexpr, groups: tl.constexpr,
@@ -178,10 +180,11 @@ def _shifted(number, shift):
 
 
 @triton.jit
-def _decode(
+def decode_kernel(
     words, block_starts, row_ends, codes, kept_columns, count, block_rows, columns: tl.constexpr,
     bits: tl.constexpr, tile: tl.constexpr, lanes: tl.constexpr,
 ):  # fmt: skip
+    """Write each row's numbers, and zeros between them."""
     row, lane = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, lanes)[None, :]
     first = _first_of_row(block_starts, row_ends, row, count, block_rows)
     start = tl.load(block_starts + row // block_rows, mask=row < count, other=0).to(tl.int64)

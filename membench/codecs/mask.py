@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from membench.codecs.dispatch import kernels
-from membench.core.codec import ActivationCodec
+from membench.core.graph.codec import ActivationCodec
 
 _BITS = 8
 

@@ -5,15 +5,15 @@ import math
 import torch
 from torch import Tensor
 
-from membench.core.codec import ActivationCodec
+from membench.core.graph.codec import ActivationCodec
 
 
 class DensityMeter(ActivationCodec):
     """Copies one activation unchanged, and records the fraction of its elements that are not zero.
 
     Attributes:
-        likely_density: the largest fraction seen plus six standard deviations, which another draw of dropout hardly exceeds
-            if elements are dropped independently.
+        likely_density: the largest fraction seen plus six standard deviations, which another draw of dropout hardly
+            exceeds if elements are dropped independently.
     """
 
     host_waits = True

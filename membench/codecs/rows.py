@@ -5,12 +5,12 @@
                   columns += their columns
                   row ends += number of values so far, counted from the start of the row's block
 
-An element is zero if all its bits are, so that -0.0 is decoded exactly. A column index holds 0 to columns - 1, and a row end
-at most `columns` times the rows of a block. So UINT8 indices allow 256 columns (EPMC: fewer than 256), and UINT16 row ends
-65,535 non-zeros. EPMC does not describe larger activations. Here rows are grouped into blocks for which UINT16 always
-suffices, and a block has one 32-bit number for the non-zeros before it: 4 bytes in 65,280 elements, where a count for each
-row would need a sum over all rows before anything can be decoded. A tensor of one block is plain CSR: that number is then
-the leading 0 of its row offsets.
+An element is zero if all its bits are, so that -0.0 is decoded exactly. A column index holds 0 to columns - 1, and a
+row end at most `columns` times the rows of a block. So UINT8 indices allow 256 columns (EPMC: fewer than 256), and
+UINT16 row ends 65,535 non-zeros. EPMC does not describe larger activations. Here rows are grouped into blocks for which
+UINT16 always suffices, and a block has one 32-bit number for the non-zeros before it: 4 bytes in 65,280 elements, where
+a count for each row would need a sum over all rows before anything can be decoded. A tensor of one block is plain CSR:
+that number is then the leading 0 of its row offsets.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ from membench.codecs.arrays import Array, Rows, arrays_bytes, carve
 from membench.codecs.dispatch import kernels
 from membench.codecs.values import FORMATS, ValueFormat
 from membench.core.checks import COUNT, check
-from membench.core.codec import ActivationCodec, EncodingOverflow
 from membench.core.errors import MembenchError
+from membench.core.graph.codec import ActivationCodec, EncodingOverflow
 
 _LARGEST = {torch.uint8: 2**8 - 1, torch.uint16: 2**16 - 1, torch.int32: 2**31 - 1}
 
@@ -35,13 +35,14 @@ class CompressedRows(ActivationCodec):
 
     Attributes:
         values: name of the value format.
-        columns: of the matrix as which the elements are laid out.
-        column_type: of a column index.
-        offset_type: of a row's end within its block.
+        columns: number of columns of the matrix as which the elements are laid out.
+        column_type: type of a column index.
+        offset_type: type of a row's end within its block.
         streams: see `ActivationCodec`.
 
     Raises:
-        MembenchError: the integers are too narrow for the columns, the value format is unknown, or there are no streams.
+        MembenchError: the integers are too narrow for the columns, the value format is unknown, or there are no
+            streams.
     """
 
     host_waits: ClassVar[bool] = True
@@ -54,9 +55,7 @@ class CompressedRows(ActivationCodec):
 
     def __post_init__(self) -> None:
         if self.values not in FORMATS:
-            raise MembenchError(
-                f"there is no value format {self.values!r}; choose one of {', '.join(FORMATS)}"
-            )
+            raise MembenchError(f"there is no value format {self.values!r}; choose one of {', '.join(FORMATS)}")
         widest = min(_LARGEST[self.column_type] + 1, _LARGEST[self.offset_type])
         if not 1 <= self.columns <= widest:
             raise MembenchError(
@@ -121,11 +120,7 @@ _OFFSETS = {"uint8": torch.uint8, "uint16": torch.uint16}
 
 
 def vp_encoding(
-    *,
-    values: str = "fp16",
-    columns: int = 256,
-    row_offsets: str = "uint16",
-    streams: int = 1,
+    *, values: str = "fp16", columns: int = 256, row_offsets: str = "uint16", streams: int = 1
 ) -> CompressedRows:
     """Return EPMC's VPEncoding: narrow values, 8-bit columns, 16-bit row offsets, or 8-bit ones for narrow matrices.
 

@@ -1,9 +1,9 @@
 """Number formats of encoded values.
 
 FP32, FP16 (IEEE 754) and FP8 (OCP E4M3, which has no infinities) are torch's own. FP10 has the sign, the five exponent
-bits and the first four mantissa bits of FP16, to which a number is rounded first; four of them are packed into five bytes.
-EPMC names FP16, FP10 and FP8 and states no layouts (Section 4.3); these exponents are those of Gist (Jain et al., ISCA
-2018).
+bits and the first four mantissa bits of FP16, to which a number is rounded first; four of them are packed into five
+bytes. EPMC names FP16, FP10 and FP8 and states no layouts (Section 4.3); these exponents are those of Gist (Jain et
+al., ISCA 2018).
 
 All round to nearest, ties to even. Numbers beyond the largest one become infinity; in FP8 the largest number, as in
 torch's conversion.
@@ -18,7 +18,7 @@ from torch import Tensor
 from membench.codecs.arrays import Array
 
 PACKED_BITS = 10
-"""The only width without a type of its own: four numbers are stored as their low eight bits, then their upper two in one byte."""
+"""The only width without a type: four numbers are their low eight bits each, then a byte of the upper two."""
 EXACT_BITS = 32
 
 
@@ -26,11 +26,11 @@ class ValueFormat(NamedTuple):
     """A conversion of numbers to codes, as plain integers for loops and kernels.
 
     Attributes:
-        bits: of a code, the sign first.
-        mantissa_bits, exponent_bias: of the numbers to which it is rounded.
+        bits: number of bits of a code, the sign first.
+        mantissa_bits, exponent_bias: format of the numbers to which it is rounded.
         largest: code of numbers beyond the largest one, without sign.
         nan: code of NaN.
-        dropped_bits: of the mantissa, in a second rounding.
+        dropped_bits: bits of the mantissa that a second rounding drops.
     """
 
     bits: int

@@ -26,8 +26,11 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+MOST = 2**63
+"""From here on a whole number is none of torch's."""
+
 WHOLE = Requirement("a whole number", _is_whole)
-COUNT = Requirement("a positive whole number", lambda value: _is_whole(value) and value > 0)
+COUNT = Requirement("a positive whole number", lambda value: _is_whole(value) and 0 < value < MOST)
 POSITIVE = Requirement("a positive number", lambda value: _is_number(value) and value > 0)
 NOT_NEGATIVE = Requirement(
     "a number and not negative", lambda value: _is_number(value) and isfinite(value) and value >= 0
@@ -35,8 +38,7 @@ NOT_NEGATIVE = Requirement(
 FRACTION = Requirement("a fraction above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
 BELOW_ONE = Requirement("a fraction from 0 to below 1", lambda value: _is_number(value) and 0 <= value < 1)
 NAME = Requirement(
-    "a name of printable characters",
-    lambda value: isinstance(value, str) and value != "" and value.isprintable(),
+    "a name of printable characters", lambda value: isinstance(value, str) and value != "" and value.isprintable()
 )
 SWITCH = Requirement("true or false", lambda value: isinstance(value, bool))
 
@@ -49,7 +51,8 @@ def check(required: Requirement, **values: Any) -> None:
     """
     for name, value in values.items():
         if not required.holds(value):
-            raise MembenchError(f"{name} is {required.description}, not {value!r}")
+            limit = "; it has at most 63 bits" if _is_whole(value) and value >= MOST else ""
+            raise MembenchError(f"{name} is {required.description}, not {value!r}{limit}")
 
 
 def choice(allowed: Iterable[E], name: str, value: object) -> E:

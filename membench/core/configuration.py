@@ -4,16 +4,16 @@ Hydra composes configurations on the command line; the library reads single file
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import yaml
 
 from membench.core.errors import MembenchError, near, one_line
+from membench.core.targets import find_object, find_target
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 IS_INSTALLED = (_PACKAGE / "conf").is_dir()
@@ -56,9 +56,7 @@ def read(group: str, name: str, own: Path | None = None) -> dict[str, Any]:
     """
     known = names(group, own)
     if name not in known:
-        raise MembenchError(
-            f"there is no {group} {name!r}; choose one of {', '.join(known)}{near(name, known)}"
-        )
+        raise MembenchError(f"there is no {group} {name!r}; choose one of {', '.join(known)}{near(name, known)}")
     paths = [folder / group / f"{name}.yaml" for folder in _folders(own)]
     options = read_options(next(path for path in paths if path.exists()))
     return {key: value for key, value in options.items() if key != "defaults"}
@@ -92,51 +90,55 @@ def load(group: str, name: str) -> Any:
     return instantiate(read(group, name))
 
 
-def instantiate(configuration: Any) -> Any:
+def instantiate(configuration: Any, kind: type = object) -> Any:
     """Call every mapping's ``_target_`` with the rest of the mapping, innermost first.
 
+    Args:
+        kind: the class of the object that the outermost mapping describes.
+
     Raises:
-        MembenchError: a value refers to another option, as ``${batch_size}`` does, which only Hydra resolves; see also
-            `find_target`.
+        MembenchError: a target is not known to make what is asked for, in which case none is called; or a value refers
+            to another option, as ``${batch_size}`` does, which only Hydra resolves; see also `find_target`.
+    """
+    check_targets(configuration, kind)
+    made = _called(configuration)
+    if made is not None and not isinstance(made, kind):
+        target = configuration.get("_target_") if isinstance(configuration, dict) else None
+        raise MembenchError(
+            f"{target or 'a description without _target_'} makes a {type(made).__name__}, not a {kind.__name__}; name "
+            f"another _target_"
+        )
+    return made
+
+
+def check_targets(configuration: Any, kind: type = object) -> None:
+    """Refuse a description with a ``_target_`` that is not known to make what is asked for; call none of them.
+
+    Raises:
+        MembenchError: see `find_target`.
     """
     if isinstance(configuration, dict):
-        arguments = {key: instantiate(value) for key, value in configuration.items() if key != "_target_"}
+        if target := configuration.get("_target_"):
+            find_target(target, kind)
+        for value in configuration.values():
+            check_targets(value)
+    elif isinstance(configuration, list):
+        for item in configuration:
+            check_targets(item)
+
+
+def _called(configuration: Any) -> Any:
+    if isinstance(configuration, dict):
+        arguments = {key: _called(value) for key, value in configuration.items() if key != "_target_"}
         target = configuration.get("_target_")
-        return find_target(target)(**arguments) if target else arguments
+        return find_object(target)(**arguments) if target else arguments
     if isinstance(configuration, list):
-        return [instantiate(item) for item in configuration]
+        return [_called(item) for item in configuration]
     if isinstance(configuration, str) and configuration.startswith("${"):
         raise MembenchError(
             f"{configuration} refers to another option, which is set only on the command line: membench run"
         )
     return configuration
-
-
-def find_target(name: str) -> Callable[..., Any]:
-    """Return the class or function that a ``_target_`` names.
-
-    Raises:
-        MembenchError: no module that can be imported has it.
-    """
-    try:
-        return resolve_name(_with_colon(name))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise MembenchError(
-            f"{name} cannot be imported ({one_line(error)}); write package.module.Name of an installed package, or of one "
-            "in the current folder"
-        ) from error
-
-
-def find_function(name: str) -> Callable[..., Any]:
-    """Return the function with a dotted name, ``"membench.papers.metrics.vdnn.step_metrics"``.
-
-    Raises:
-        MembenchError: no module has such a function.
-    """
-    try:
-        return resolve_name(_with_colon(name))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise MembenchError(f"{name!r} is not a function of any module ({one_line(error)})") from error
 
 
 def method_of(cell: Mapping[str, Any]) -> str:
@@ -158,8 +160,3 @@ def _method_names() -> dict[str, str]:
             with suppress(MembenchError):
                 found[read(group, name).get("_target_", "")] = name
     return found
-
-
-def _with_colon(target: str) -> str:
-    module, _, attribute = target.rpartition(".")
-    return f"{module}:{attribute}"

@@ -31,9 +31,7 @@ def near(word: object, known: Iterable[str]) -> str:
 
     ``near("stratgy", ["strategy", "seed"]) == "; did you mean 'strategy'?"``
     """
-    ratios = {
-        name: SequenceMatcher(None, str(word).lower(), name.lower()).ratio() for name in map(str, known)
-    }
+    ratios = {name: SequenceMatcher(None, str(word).lower(), name.lower()).ratio() for name in map(str, known)}
     best = max(ratios.values(), default=0.0)
     found = [name for name, ratio in ratios.items() if ratio == best]
     return f"; did you mean {' or '.join(map(repr, found[:3]))}?" if best >= _LIKENESS else ""
@@ -67,6 +65,7 @@ class InfeasibleSchedule(MembenchError):
     Attributes:
         on_host: whether it is host memory that is too small.
         micro_batch: the size in question, if sizes other than the batch were tried.
+        ranks: that share the host memory that is too small; the sizes are those of one.
     """
 
     def __init__(
@@ -78,19 +77,20 @@ class InfeasibleSchedule(MembenchError):
         lower_bound_bytes: int,
         micro_batch: int | None = None,
         on_host: bool = False,
+        ranks: int = 1,
     ) -> None:
         what, limit = ("host memory", "host_memory") if on_host else ("a budget", "the budget")
         where, remedy = "", f"raise {limit}, or lower the batch size"
         if micro_batch is not None:
             where = f" in micro-batches of {micro_batch}, the least demanding of those tried"
             remedy = f"raise {limit}"
+        shared = f", which each of {ranks} ranks has of the host's," if ranks > 1 else ""
         bound = (
-            ""
-            if on_host
-            else f"no schedule of this graph can do with less than {format_bytes(lower_bound_bytes)}; "
+            "" if on_host else f"no schedule of this graph can do with less than {format_bytes(lower_bound_bytes)}; "
         )
         super().__init__(
-            f"{what} of {format_bytes(budget_bytes)} is too small{where}: {task} needs {format_bytes(needed_bytes)} "
+            f"{what} of {format_bytes(budget_bytes)}{shared} is too small{where}: {task} needs "
+            f"{format_bytes(needed_bytes)} "
             f"({needed_bytes:,} bytes) with this strategy; {bound}{remedy}"
         )
         self.task = task
@@ -99,6 +99,7 @@ class InfeasibleSchedule(MembenchError):
         self.lower_bound_bytes = lower_bound_bytes
         self.micro_batch = micro_batch
         self.on_host = on_host
+        self.ranks = ranks
 
     def of_micro_batch(self, micro_batch: int) -> "InfeasibleSchedule":
         """Return the same error for the micro-batch with the least demand of those that were tried."""
@@ -141,8 +142,8 @@ class ExchangeFailed(MembenchError):
 
     def __init__(self, what: str, process: int, processes: int) -> None:
         super().__init__(
-            f"process {process} of {processes} could not exchange {what} with the others: one of them has ended, or did not "
-            "answer in time; look at what that one printed, and start all of them again"
+            f"process {process} of {processes} could not exchange {what} with the others: one of them has ended, or "
+            "did not answer in time; look at what that one printed, and start all of them again"
         )
 
 
@@ -152,6 +153,10 @@ class ShapeMismatch(MembenchError):
 
 class ModuleChanged(MembenchError):
     """A step was called after its module had changed since the capture: a mode, a layer, a weight."""
+
+
+class StepOutdated(MembenchError):
+    """A step computes something else than its module, and may have done so in earlier calls."""
 
 
 class MissingDataset(MembenchError):

@@ -1,7 +1,8 @@
 """The folder for caches; writes of files as a whole; paths and I/O errors formatted for the terminal."""
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
@@ -14,6 +15,19 @@ def cache_directory() -> Path:
     return Path(os.environ.get("MEMBENCH_CACHE") or Path.home() / ".cache" / "membench")
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an `OSError` the path of the file that could not be written; a full disk's has none.
+
+    Raises:
+        OSError: with that path.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file by atomic replacement, so that readers, also after a crash, never see a part of it.
 
@@ -21,29 +35,34 @@ def write_whole(path: Path, text: str) -> None:
         OSError: it cannot be written; contains its path, and no partial file is left.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    with naming(path):
+        try:
+            temporary.write_text(text)
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def append_line(path: Path, line: str) -> None:
     """Append a line to a file as a whole, after those that other processes append at the same time.
 
+    After a last line that was cut off, it is a line of its own.
+
     Raises:
         OSError: it cannot be written; contains the path, and no part of the line is left.
     """
-    with path.open("ab", buffering=0) as file:
+    with naming(path), path.open("a+b", buffering=0) as file:
         before_bytes, left = file.seek(0, os.SEEK_END), f"{line}\n".encode()
+        if before_bytes and os.pread(file.fileno(), 1, before_bytes - 1) != b"\n":
+            left = b"\n" + left
         try:
             while left:
                 left = left[file.write(left) :]
-        except OSError as error:
+        except OSError:
             file.truncate(before_bytes)
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            raise
 
 
 def shown(path: Path) -> str:
@@ -54,7 +73,8 @@ def shown(path: Path) -> str:
 def complaint(error: Exception) -> str:
     """Return an error's message; for a file or folder that cannot be used with its path and a remedy."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"{error.filename or 'a file'}: {error.strerror}; make room there, or name another place"
+        where = error.filename or "what is printed, or a temporary file"
+        return f"{where}: {error.strerror}; make room there, or name another place"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; name a place that can be read and written"
     return str(error)

@@ -43,7 +43,7 @@ class Source(StrEnum):
 
 
 AT_PEAK = "_at_peak_bytes"
-"""Ends the name of the metric of what one holder has when the step holds the most: ``optimizer_state_at_peak_bytes``."""
+"""Ends a metric of one holder when the step holds the most, as in ``optimizer_state_at_peak_bytes``."""
 
 LARGEST = "largest"
 """A batch size that stands for the largest one that fits the device."""
@@ -62,12 +62,12 @@ class Record:
     """Result of one cell.
 
     Attributes:
-        configuration: of the cell.
-        configuration_hash: of `configuration`; equal for equal cells.
+        configuration: the cell's configuration.
+        configuration_hash: hash of `configuration`; equal for equal cells.
         source: whether the metrics were simulated or measured.
         outcome: how the cell ended; everything but ``ok`` has a `reason`.
         metrics: numbers by name, the unit in the name (``peak_memory_bytes``, ``step_time_s``).
-        layer_metrics: of single layers, as ``"metric:layer"``.
+        layer_metrics: metrics of single layers, as ``"metric:layer"``.
         samples: raw values by metric, whose median is in `metrics`.
         absent: why a metric is missing, by its name.
         provenance: commit, versions, device, seed, time; empty for simulated cells, whose bytes must not
@@ -119,9 +119,7 @@ class Record:
         return record
 
     @classmethod
-    def of_failure(
-        cls, configuration: Configuration, outcome: Outcome, reason: str, *, signal: str = ""
-    ) -> "Record":
+    def of_failure(cls, configuration: Configuration, outcome: Outcome, reason: str, *, signal: str = "") -> "Record":
         """Return the record of a cell that ended without one."""
         source = Source.of(configuration["backend"]["name"])
         return cls(configuration, configuration_hash(configuration), source, outcome, reason, signal=signal)
@@ -129,13 +127,7 @@ class Record:
 
 def _check_types(record: Record) -> None:
     """Refuse values that are not of their types, as those of a damaged file."""
-    texts = [
-        record.configuration_hash,
-        record.reason,
-        record.signal,
-        record.stderr_tail,
-        *record.absent.values(),
-    ]
+    texts = [record.configuration_hash, record.reason, record.signal, record.stderr_tail, *record.absent.values()]
     groups = [record.configuration, record.metrics, record.layer_metrics, record.provenance]
     samples = (number for numbers in record.samples.values() for number in numbers)
     numbers = [*record.metrics.values(), *record.layer_metrics.values(), *samples]

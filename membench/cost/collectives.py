@@ -2,30 +2,30 @@
 
     time = start + steps x latency of a step + bytes through the slowest link / its rate + pipeline
 
-A collective is done by a ring, an all-reduce also by a pair of trees or by the switch between a host's devices; each in one
-of NCCL's protocols, of which LL has the shortest steps and the least of the bandwidth, Simple the longest and all of it. The
-fastest counts, as NCCL takes the one that it expects to be the fastest (NVIDIA/nccl, src/graph/tuning.cc, whose constants
-were read at version 2.30: `ncclTunerConstantsDefaults`, `ncclTopoTuneModel`).
+A collective is done by a ring, an all-reduce also by a pair of trees or by the switch between a host's devices; each in
+one of NCCL's protocols, of which LL has the shortest steps and the least of the bandwidth, Simple the longest and all
+of it. The fastest counts, as NCCL takes the one that it expects to be the fastest (NVIDIA/nccl, src/graph/tuning.cc,
+whose constants were read at version 2.30: `ncclTunerConstantsDefaults`, `ncclTopoTuneModel`).
 
-NCCL's model is for choosing: for messages of some MB it promises more than it reaches, and its corrections are tables of
-factors. Here one term stands for them, *pipeline*, the geometric mean of the steps' latencies and of the bytes' time.
-A message that is cut into pieces of the best size takes (sqrt(latency) + sqrt(bytes' time))^2, whose mixed part is twice that
-mean; one half of it fits what nccl-tests measured in one host, and a fifth fits rings between hosts, whose network cards send
-on their own (tests/cost/test_collectives.py has the values and the errors).
+NCCL's model is for choosing: for messages of some MB it promises more than it reaches, and its corrections are tables
+of factors. Here one term stands for them, *pipeline*, the geometric mean of the steps' latencies and of the bytes'
+time. A message that is cut into pieces of the best size takes (sqrt(latency) + sqrt(bytes' time))^2, whose mixed part
+is twice that mean; one half of it fits what nccl-tests measured in one host, and a fifth fits rings between hosts,
+whose network cards send on their own (tests/cost/test_collectives.py has the values and the errors).
 
 Not modelled: PAT (NCCL 2.23, groups with one device per host), SHARP in the switches of the network, trees of switches
-(NVLSTree) beyond two hosts, which were measured slower than rings, and networks that are not full within (a fat tree with
-fewer links further up).
+(NVLSTree) beyond two hosts, which were measured slower than rings, and networks that are not full within (a fat tree
+with fewer links further up).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, inf, log2, sqrt
 
-from membench.core.cluster import Cluster
-from membench.core.collective import Collective, CollectiveKind
 from membench.core.errors import MembenchError
-from membench.core.mesh import RankGroup
+from membench.core.graph.collective import Collective, CollectiveKind
+from membench.core.hardware.cluster import Cluster
+from membench.core.hardware.mesh import RankGroup
 
 # One step of LL over InfiniBand has a microsecond of the network in it (assumed); the cluster's own takes its place.
 _NETWORK_S = 1.0e-6
@@ -37,11 +37,12 @@ _ISSUE_S = 1.0e-6
 # Across hosts LL reaches at most this, by the host's processor (tuning.cc, llMaxBws: 19.0 with AMD, 20.4 with Intel's).
 _LL_NETWORK_BYTES_PER_S = 20.0e9
 
-# The part of the geometric mean that counts for rings between hosts: fitted, on nccl-tests#119 (24 x A100) and #232 (2 x H100).
+# The part of the geometric mean that counts for rings between hosts: fitted, on nccl-tests#119 (24 x A100) and #232 (2
+# x H100).
 _RING_PIPELINE_BETWEEN_HOSTS = 0.4
 
-# The switch: its latencies (tuning.cc, hwLatencies of NVLS and NVLSTree), and the number of devices in a host up to which a
-# ring was measured to be taken (8 x H200: stas00/ml-engineering, network/README.md).
+# The switch: its latencies (tuning.cc, hwLatencies of NVLS and NVLSTree), and the number of devices in a host up to
+# which a ring was measured to be taken (8 x H200: stas00/ml-engineering, network/README.md).
 _SWITCH_S, _SWITCH_NETWORK_S, _TOO_FEW_FOR_THE_SWITCH = 25.0e-6, 20.9e-6, 4
 
 
@@ -53,8 +54,8 @@ class _Protocol:
         start_s: beyond LL's (baseLatencies, ring).
         ring_step, tree_step: step in a host, as a multiple of LL's in a ring (hwLatencies, NVLINK).
         ring_network_s, tree_network_s: step between hosts (hwLatencies, NET).
-        ring_share, tree_share: of the rate of a link between devices, and for trees of the network's.
-        issues: of the host, for each step of a ring between hosts.
+        ring_share, tree_share: share of the rate of a link between devices, and for trees of the network's.
+        issues: issues by the host, for each step of a ring between hosts.
     """
 
     start_s: float
@@ -88,7 +89,7 @@ def collective_time_s(cluster: Cluster, group: RankGroup, collective: Collective
     Raises:
         MembenchError: the group has more ranks in a host, or more hosts, than the cluster.
     """
-    if group.per_host > cluster.devices_per_host or group.hosts > cluster.hosts:
+    if group.per_host > cluster.joined_devices or group.hosts > ceil(cluster.hosts / cluster.joined_hosts):
         raise MembenchError(
             f"a group of {group.per_host} ranks in each of {group.hosts} hosts does not fit into "
             f"{cluster.hosts} hosts of {cluster.devices_per_host} devices; take the group of a mesh of this cluster"
@@ -137,17 +138,17 @@ def _ring_times_s(cluster: Cluster, group: RankGroup, size_bytes: int, rounds: i
 def _tree_times_s(cluster: Cluster, group: RankGroup, size_bytes: int) -> Iterator[float]:
     """Yield the seconds in each protocol: a chain in each host, two trees of half of the bytes each between the hosts.
 
-    A host is a leaf of one of the trees and has two children in the other: it passes the whole tensor up and down, as in a
-    ring. Of two hosts each is the other's parent in one of the trees, and passes it once. In a host each link carries it up
-    and down, which NCCL counts as half of the link's rate; a further 0.92 that it takes off is not in what was measured in
-    two hosts (222.9e9 of bus bandwidth, BM.GPU4.8).
+    A host is a leaf of one of the trees and has two children in the other: it passes the whole tensor up and down, as
+    in a ring. Of two hosts each is the other's parent in one of the trees, and passes it once. In a host each link
+    carries it up and down, which NCCL counts as half of the link's rate; a further 0.92 that it takes off is not in
+    what was measured in two hosts (222.9e9 of bus bandwidth, BM.GPU4.8).
     """
     for protocol in _PROTOCOLS:
         step_s = protocol.tree_step * cluster.peer_latency_s
         latency_s = 2 * (group.per_host - 1) * step_s
         bytes_time_s = 0.0
         if group.per_host > 1:
-            bytes_time_s = 2 * size_bytes / (protocol.ring_share * cluster.peer_bytes_per_s)
+            bytes_time_s = 2 * size_bytes / (protocol.ring_share * _peer_bytes_per_s(cluster, group))
         if group.hosts > 1:
             latency_s += 2 * ceil(log2(group.hosts)) * _network_step_s(cluster, protocol.tree_network_s)
             host_bytes_per_s = protocol.tree_share * _host_bytes_per_s(cluster, group)
@@ -171,7 +172,8 @@ def _send_time_s(cluster: Cluster, group: RankGroup, size_bytes: int) -> float:
     start_s = cluster.collective_start_s + _SIMPLE.start_s
     if group.hosts == 1:
         step_s = _SIMPLE.ring_step * cluster.peer_latency_s
-        return _time_s(start_s, step_s, size_bytes / cluster.peer_bytes_per_s)
+        pair = RankGroup(group.size, 1, 2, 0)
+        return _time_s(start_s, step_s, size_bytes / _peer_bytes_per_s(cluster, pair))
     one_rank = RankGroup(group.size, group.hosts, 1, group.sharing)
     step_s = _network_step_s(cluster, _SIMPLE.ring_network_s)
     return _time_s(start_s, step_s, size_bytes / _host_bytes_per_s(cluster, one_rank))
@@ -180,8 +182,8 @@ def _send_time_s(cluster: Cluster, group: RankGroup, size_bytes: int) -> float:
 def _all_to_all_time_s(cluster: Cluster, group: RankGroup, size_bytes: int) -> float:
     """Return the seconds in which each rank has sent each other rank its part, within and between hosts at a time.
 
-    Its latency is that of one step, and of starting the others one after another (assumed: as fast as LL's steps, or as the
-    host issues them).
+    Its latency is that of one step, and of starting the others one after another (assumed: as fast as LL's steps, or as
+    the host issues them).
     """
     near, far = group.per_host - 1, group.size - group.per_host
     start_s = cluster.collective_start_s + _SIMPLE.start_s
@@ -189,7 +191,7 @@ def _all_to_all_time_s(cluster: Cluster, group: RankGroup, size_bytes: int) -> f
     within_s = _time_s(
         start_s,
         _SIMPLE.ring_step * cluster.peer_latency_s + max(near - 1, 0) * cluster.peer_latency_s,
-        near * part_bytes / cluster.peer_bytes_per_s,
+        near * part_bytes / _peer_bytes_per_s(cluster, group) if near else 0.0,
     )
     if not far:
         return within_s
@@ -211,8 +213,15 @@ def _network_step_s(cluster: Cluster, infiniband_s: float) -> float:
 
 def _ring_bytes_per_s(cluster: Cluster, group: RankGroup) -> float:
     """Return the rate of a ring: it enters and leaves each host once, and passes each rank's link once."""
-    within = cluster.peer_bytes_per_s if group.per_host > 1 else inf
+    within = _peer_bytes_per_s(cluster, group) if group.per_host > 1 else inf
     return min(within, _host_bytes_per_s(cluster, group)) if group.hosts > 1 else within
+
+
+def _peer_bytes_per_s(cluster: Cluster, group: RankGroup) -> float:
+    """Return the rate out of a rank to the group's others in its host, of which there is at least one."""
+    if not cluster.links_by_pair:
+        return cluster.peer_bytes_per_s
+    return cluster.peer_bytes_per_s * (group.per_host - 1) / (cluster.joined_devices - 1)
 
 
 def _host_bytes_per_s(cluster: Cluster, group: RankGroup) -> float:
@@ -223,4 +232,4 @@ def _host_bytes_per_s(cluster: Cluster, group: RankGroup) -> float:
     """
     ports = max(1, cluster.rails * group.per_host // cluster.devices_per_host)
     port_bytes_per_s = cluster.network_bytes_per_s / cluster.rails
-    return min(ports * port_bytes_per_s, cluster.network_bytes_per_s / group.sharing)
+    return min(ports * port_bytes_per_s, cluster.joined_hosts * cluster.network_bytes_per_s / group.sharing)

@@ -1,14 +1,14 @@
 """The convolution algorithms of cuDNN: conditions, operations and workspace.
 
-Workspaces are for a whole batch. The cuDNN paper writes the matrix of patches so, and for the FFT a log in Theano's pull
-request 6348 agrees: 9,445,376 bytes for 12 images of 4 x 128 x 128 and 5 filters of 64 x 64, where the half-spectra below
-are 8,519,680 (37,502,976 and 33,816,576 at 256 x 256); their padding is not published. That tiles and Winograd's
-transforms are kept for a whole batch as well is assumed.
+Workspaces are for a whole batch. The cuDNN paper writes the matrix of patches so, and for the FFT a log in Theano's
+pull request 6348 agrees: 9,445,376 bytes for 12 images of 4 x 128 x 128 and 5 filters of 64 x 64, where the
+half-spectra below are 8,519,680 (37,502,976 and 33,816,576 at 256 x 256); their padding is not published. That tiles
+and Winograd's transforms are kept for a whole batch as well is assumed.
 
 A convolution in groups runs one group after another with one workspace, as in frameworks before cuDNN 7.
 
-Restrictions are those of the cuDNN 5.1 user guide (``cudnnConvolutionForward``) where no other source is named. cuDNN 4 has
-the same algorithms except Winograd's; a framework's efficiency lists its algorithms.
+Restrictions are those of the cuDNN 5.1 user guide (``cudnnConvolutionForward``) where no other source is named. cuDNN 4
+has the same algorithms except Winograd's; a framework's efficiency lists its algorithms.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil, log2
 
-from membench.core.convolution import Convolution
-from membench.core.task_graph import GradientOf
+from membench.core.graph.convolution import Convolution
+from membench.core.graph.task_graph import GradientOf
 
 INDEX_BYTES = 4
 COMPLEX_OPERATIONS = 8
@@ -32,7 +32,7 @@ WINOGRAD_DATA_OPERATIONS, WINOGRAD_FILTER_OPERATIONS, WINOGRAD_INVERSE_OPERATION
 
 
 class ConvolutionAlgorithm(StrEnum):
-    """cuDNN's names; of its numbers in the backward pass, 0 is implicit GEMM here, and 1 (weights: 3) the precomputed one."""
+    """cuDNN's names; in the backward pass 0 is implicit GEMM, and 1 (weights: 3) the precomputed one."""
 
     IMPLICIT_GEMM = "implicit_gemm"
     IMPLICIT_PRECOMP_GEMM = "implicit_precomp_gemm"
@@ -108,8 +108,8 @@ def _gemm(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, int] |
 def _fft(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, int] | None:
     """One transform for a whole padded image, its sides rounded up to powers of two.
 
-    The circular convolution of that length is right for all three passes: the part that wraps around is cut off. Powers of two
-    are assumed; the guide's limit of 256 is one. A filter of 1 x 1 is refused (Theano, for cuDNN 3 and 4).
+    The circular convolution of that length is right for all three passes: the part that wraps around is cut off. Powers
+    of two are assumed; the guide's limit of 256 is one. A filter of 1 x 1 is refused (Theano, for cuDNN 3 and 4).
     """
     padded = [size + 2 * padding for size, padding in zip(c.input_size, c.padding, strict=True)]
     if not _has_spectrum(c) or max(padded) > FFT_LIMIT:
@@ -133,7 +133,8 @@ def _fft_tiling(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, 
 def _winograd(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, int] | None:
     """Non-fused: transformed tiles of images, filters and outputs lie in memory between three kernels.
 
-    All three passes multiply tiles of 6 x 6 for tensors cut into tiles of 4 x 4. That cuDNN's tiles are these is assumed.
+    All three passes multiply tiles of 6 x 6 for tensors cut into tiles of 4 x 4. That cuDNN's tiles are these is
+    assumed.
     """
     if c.kernel_size != (3, 3) or not _has_unit_steps(c):
         return None
@@ -143,9 +144,7 @@ def _winograd(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, in
     points = WINOGRAD_TILE**2
     products = 2 * points * tiles * c.images * c.input_channels * c.output_channels
     transforms = (
-        WINOGRAD_DATA_OPERATIONS * images
-        + WINOGRAD_FILTER_OPERATIONS * filters
-        + WINOGRAD_INVERSE_OPERATIONS * outputs
+        WINOGRAD_DATA_OPERATIONS * images + WINOGRAD_FILTER_OPERATIONS * filters + WINOGRAD_INVERSE_OPERATIONS * outputs
     )
     return products + transforms, c.itemsize * points * (images + filters + outputs)
 
@@ -168,8 +167,8 @@ def _direct_operations(c: Convolution) -> int:
 def _spectral(c: Convolution, height: int, width: int, *, tiles: int) -> tuple[float, int]:
     """Return operations and workspace of transforms, products and back-transforms.
 
-    A real tensor's spectrum is half redundant: height x (width / 2 + 1) complex numbers. Its transform takes
-    2.5 n log2(n) operations for n = height x width. Images, filters and outputs have their spectra in memory, because the
+    A real tensor's spectrum is half redundant: height x (width / 2 + 1) complex numbers. Its transform takes 2.5 n
+    log2(n) operations for n = height x width. Images, filters and outputs have their spectra in memory, because the
     products run over channels, one matrix product for each frequency (Mathieu et al. 2013; Vasilache et al. 2014).
     """
     frequencies = height * (width // 2 + 1)

@@ -1,7 +1,7 @@
 """The work of an operator's kernels on a GPU: products of matrices, and bytes that are really moved.
 
-Sizes and layouts come from a task's call. A task without one, as in a paper's framework or in the update of the weights, is
-taken by its kind, contiguous.
+Sizes and layouts come from a task's call. A task without one, as in a paper's framework or in the update of the
+weights, is taken by its kind, contiguous.
 """
 
 from collections.abc import Iterable
@@ -12,14 +12,17 @@ from math import gcd, prod
 
 import torch
 
-from membench.core.call import Call, Value, values_in
-from membench.core.convolution import Convolution
-from membench.core.precision import Precision
-from membench.core.program import BATCH_NORMS, program_of
-from membench.core.task_graph import GradientOf, Kind, Task
-from membench.core.torch_internals import is_of_torch
+from membench.core.graph.call import Call, Value, values_in
+from membench.core.graph.convolution import Convolution
+from membench.core.graph.fused_calls import BATCH_NORMS, fused_calls_of
+from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import GradientOf, Kind, Task
+from membench.core.libraries.torch_internals import is_of_torch
+from membench.cost.attention import efficient_kernel
+from membench.cost.fused_calls import FusedKernel, program_kernels
+from membench.cost.gathers import touched_bytes
+from membench.cost.layouts import conversions
 from membench.cost.products import Product
-from membench.cost.programs import FusedKernel, program_kernels
 
 
 class Family(StrEnum):
@@ -43,17 +46,19 @@ class Kernel:
     """The kernels of one operator call.
 
     Attributes:
-        precision: of the factors of its products.
+        precision: format of the factors of its products.
         operations: floating-point operations, by the operator's definition.
         product: what it multiplies; None where that is not known, or where it does not multiply matrices.
         moved_bytes: read and written, each pass over the memory counted.
         layout_bytes: moved in addition to bring activations into the layout of tensor cores and back.
-        is_weight_gradient: of a convolution.
+        is_weight_gradient: whether it is a convolution's weight gradient.
         is_pointwise: a convolution of 1 x 1 that reads every pixel.
         channels_last: the layout of a convolution's or a normalization's activations.
-        operator: that runs it, by its name in ATen; empty: it is not of one.
+        operator: that runs it, by its name in ATen; of memory-efficient attention its kernel, see `efficient_kernel`;
+            empty: none.
         blocks: the most thread blocks that it has, one for each channel; None: as many as fill the device.
-        aligned_bytes: of which each row of the factors and of the result begins at a multiple: a power of 2, at most 16.
+        aligned_bytes: power of 2, at most 16, of which each row of the factors and of the result begins at a multiple,
+            in bytes.
     """
 
     family: Family
@@ -80,24 +85,14 @@ _TRANSPOSED = {"int8_linear_matmul"}
 _UNKNOWN_PRODUCTS = {"convolution", "convolution_backward", "gemm_4bit", "gemv_4bit", "_weight_int4pack_mm",
                      "_weight_int8pack_mm"}  # fmt: skip
 """Convolutions without geometry here, of one or three dimensions, or transposed; products with a packed weight."""
-_COPIES = {"cat", "stack", "clone", "index", "index_put", "index_put_", "index_select", "gather", "roll", "flip", "repeat",
+_COPIES = {"cat", "stack", "clone", "index", "index_put", "index_select", "gather", "roll", "flip", "repeat",
            "slice_backward", "select_backward", "slice_scatter", "constant_pad_nd", "im2col", "col2im", "embedding",
-           "embedding_dense_backward", "scatter", "scatter_add", "index_add", "unfold_backward", "as_strided"}  # fmt: skip
+           "embedding_dense_backward", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_reduce",
+           "index_fill", "take", "put", "masked_select", "unfold_backward", "as_strided"}  # fmt: skip
+"""In place or not."""
 _BUFFER_COPIES = {"_foreach_copy_", "split_with_sizes_copy", "_chunk_cat"}
 """Into and out of the buffers of collectives: they move what their blocks hold."""
-_REDUCTIONS = {
-    "sum",
-    "mean",
-    "var",
-    "var_mean",
-    "std",
-    "norm",
-    "linalg_vector_norm",
-    "amax",
-    "max",
-    "min",
-    "prod",
-}
+_REDUCTIONS = {"sum", "mean", "var", "var_mean", "std", "norm", "linalg_vector_norm", "amax", "max", "min", "prod"}
 _DEQUANTIZATIONS = {"dequantize_4bit", "dequantize_blockwise"}  # bitsandbytes
 _PASSES = {
     # statistics first, then the result: the input is read twice
@@ -125,7 +120,7 @@ _HALVES = {torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16}
 
 
 class SameKernels:
-    """A task with a call, equal to all whose call repeats the same one and which differ in nothing that their kernels depend on."""
+    """A task with a call, equal to others whose kernels depend on the same: the same call repeated."""
 
     __slots__ = ("key", "task")
 
@@ -150,15 +145,16 @@ class SameKernels:
 def kernels_of(task: Task) -> tuple[Kernel, ...]:
     """Return the kernels of a task: those of its program, else one, and further ones of a convolution.
 
-    Both gradients of a convolution have a kernel each, and cuDNN leaves a bias and its gradient to kernels of their own.
+    Both gradients of a convolution have a kernel each, and cuDNN leaves a bias and its gradient to kernels of their
+    own.
     """
-    if (program := program_of(task.call)) is not None:
+    if (program := fused_calls_of(task.call)) is not None:
         return tuple(map(partial(_fused_kernel, task.precision), program_kernels(program)))
     if task.call is None or task.call.operator.split(".")[1] in _BUFFER_COPIES:
         return (_kernel_by_kind(task),)
     if not computes_both_gradients(task):
         return (_kernel_by_call(task, task.call), *_kernels_of_bias(task, task.call))
-    upstream, images, weight = (value.extent_bytes for value in values_in(task.call.args[:3]))
+    upstream, images, weight = (value.moved_bytes for value in values_in(task.call.args[:3]))
     moved_bytes = upstream + images + weight  # a gradient is as large as what it is of
     of_both = (
         _kernel_by_call(replace(task, gradient_of=gradient_of, moved_bytes=moved_bytes), task.call)
@@ -177,21 +173,21 @@ def _kernels_of_bias(task: Task, call: Call) -> tuple[Kernel, ...]:
         return ()
     first, _, bias = call.args[:3]
     if call.operator == "aten.convolution.default":
-        moved_bytes = 0 if bias is None else 2 * sum(value.extent_bytes for value in values_in(call.outputs))
+        moved_bytes = 0 if bias is None else 2 * sum(value.moved_bytes for value in values_in(call.outputs))
         return (Kernel(Family.ELEMENTWISE, task.precision, moved_bytes),) if moved_bytes else ()
     if call.operator == "aten.convolution_backward.default" and call.args[-1][2]:
-        return (Kernel(Family.REDUCTION, task.precision, first.extent_bytes),)
+        return (Kernel(Family.REDUCTION, task.precision, first.moved_bytes),)
     return ()
 
 
 def launches(task: Task) -> int:
     """Return how many kernels a task starts."""
-    program = program_of(task.call)
+    program = fused_calls_of(task.call)
     return task.launches if program is None else len(program_kernels(program))
 
 
 def priced_by_bytes(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """Return the operators of libraries, ``"library.name"``, whose operations are not known, in the order of their first use."""
+    """Return the libraries' operators, ``"library.name"``, with unknown operations, in the order of their first use."""
     priced = (task for task in tasks if not (task.operations or task.collective))
     calls = [task.call for task in priced if task.call is not None]
     names = (call.operator.rpartition(".")[0] for call in calls if not is_of_torch(call.operator))
@@ -211,37 +207,36 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
     if name in _ALLOCATIONS:
         return Kernel(Family.ELEMENTWISE, task.precision, 0)
     values = values_in((call.args, *(value for _, value in call.kwargs), call.outputs))
-    moved_bytes = task.moved_bytes + _updated_bytes(task, values)
-    if name == "index_copy_":  # of the tensor that it fills it moves only what it writes
-        moved_bytes = sum(value.extent_bytes for value in values[1:]) + values[-1].extent_bytes
+    if (moved_bytes := touched_bytes(call)) is None:
+        moved_bytes = task.moved_bytes + _updated_bytes(task, values)
     precision = _precision(task, values)
     if task.convolution is not None:
         return _convolution(task, task.convolution, values, precision, moved_bytes)
+    product_kernel = partial(Kernel, Family.PRODUCT, precision, moved_bytes, task.operations)
     if (product := _product_of(name, call)) is not None:
         aligned_bytes = min(map(_aligned_bytes, values_in((call.args, call.outputs))))
-        return Kernel(
-            Family.PRODUCT, precision, moved_bytes, task.operations, product, aligned_bytes=aligned_bytes
-        )
+        return product_kernel(product, aligned_bytes=aligned_bytes)
     if "attention" in name:
-        return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
+        kind = efficient_kernel(name, values)
+        return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations, operator=kind)
     if name in _UNKNOWN_PRODUCTS:
-        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
+        return product_kernel(layout_bytes=2 * sum(conversions(call)))
     if name in _DEQUANTIZATIONS:
         return Kernel(Family.DEQUANTIZATION, precision, moved_bytes)
     if not is_of_torch(call.operator):  # with the operations of its formula, if it has one
-        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
+        return product_kernel()
     if name in _NORMALIZATIONS:
         if call.operator in BATCH_NORMS and not call.args[5]:  # by statistics that are known
             return Kernel(Family.ELEMENTWISE, precision, moved_bytes)
         return _normalization(name, precision, moved_bytes, values)
     if name in _REDUCTIONS:
         return Kernel(Family.REDUCTION, precision, moved_bytes)
-    family = Family.COPY if name in _COPIES or _reorders(values) else Family.ELEMENTWISE
+    family = Family.COPY if name.removesuffix("_") in _COPIES or _reorders(values) else Family.ELEMENTWISE
     return Kernel(family, precision, moved_bytes, operator="" if _is_channels_last(values) else name)
 
 
 def _normalization(name: str, precision: Precision, moved_bytes: int, values: list[Value]) -> Kernel:
-    """Return a normalization's kernels; those of batch norm have a thread block for each channel, unless these lie together."""
+    """Return a normalization's kernels; batch norm's have a thread block for each channel unless these lie together."""
     passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)
     if _is_channels_last(values):
         return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=True)
@@ -257,10 +252,7 @@ def _aligned_bytes(value: Value) -> int:
 
 def _fused_kernel(precision: Precision, kernel: FusedKernel) -> Kernel:
     values = [*kernel.reads, *kernel.writes]
-    if kernel.reduces_across:
-        family = Family.REDUCTION
-    else:
-        family = Family.COPY if _changes_rows(values) else Family.ELEMENTWISE
+    family = Family.REDUCTION if kernel.reduces_across else Family.COPY if _changes_rows(values) else Family.ELEMENTWISE
     return Kernel(family, precision, kernel.moved_bytes)
 
 
@@ -274,11 +266,11 @@ def _kernel_by_kind(task: Task) -> Kernel:
 def _updated_bytes(task: Task, values: list[Value]) -> int:
     """Return the bytes written to arguments in place, of which a task's `moved_bytes` has only the reading."""
     updated = set(task.writes) - set(task.creates)
-    return sum({value.block: value.extent_bytes for value in values if value.block in updated}.values())
+    return sum({value.block: value.moved_bytes for value in values if value.block in updated}.values())
 
 
 def _precision(task: Task, values: list[Value]) -> Precision:
-    """Return the format of the factors: half precision counts if the task was not captured with a precision of its own."""
+    """Return the format of the factors: half precision if the task was not captured with its own."""
     if task.precision in _OF_8_BITS:
         return task.precision
     halves = (_HALVES[value.dtype] for value in values if value.dtype in _HALVES)
@@ -301,7 +293,7 @@ def _product(left: Value, right: Value, *, is_transposed: bool = False) -> Produ
 
 
 def _grouped_product(call: Call) -> Product:
-    """Return a product for each group, of equal sizes: which rows belong to a group is data (a router's choice of experts)."""
+    """Return a product for each group, of equal sizes, as which rows are in a group depends on data (a router)."""
     left, right, *offsets = values_in((call.args, tuple(value for _, value in call.kwargs)))
     groups = (offsets or [left])[0].shape[0]
     rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
@@ -315,18 +307,14 @@ def _grouped_product(call: Call) -> Product:
     return Product(groups, rows, columns, depth)
 
 
-def _convolution(
-    task: Task, c: Convolution, values: list[Value], precision: Precision, moved_bytes: int
-) -> Kernel:
+def _convolution(task: Task, c: Convolution, values: list[Value], precision: Precision, moved_bytes: int) -> Kernel:
     """Return an implicit product of matrices (Chetlur et al. 2014), one for each group."""
     inputs, outputs, area = c.input_channels // c.groups, c.output_channels // c.groups, prod(c.kernel_size)
     pixels = c.images * prod(c.output_size)
     if task.gradient_of is GradientOf.WEIGHT:
         product = Product(c.groups, outputs, inputs * area, pixels)
     elif task.gradient_of is GradientOf.DATA:  # each stride's share of the filter reaches a pixel
-        product = Product(
-            c.groups, c.images * prod(c.input_size), inputs, max(1, outputs * area // prod(c.stride))
-        )
+        product = Product(c.groups, c.images * prod(c.input_size), inputs, max(1, outputs * area // prod(c.stride)))
     else:
         product = Product(c.groups, pixels, outputs, inputs * area)
     channels_last = _is_channels_last(values)
@@ -349,8 +337,8 @@ def _convolution(
 def _convolution_family(c: Convolution, channels_last: bool) -> Family:
     """Return the kernels that run a convolution.
 
-    For channels last, cuDNN has kernels for groups of as many inputs as outputs, 4, 8, 16 or 32, as ResNeXt has them. All other
-    groups of that layout run many times slower.
+    For channels last, cuDNN has kernels for groups of as many inputs as outputs, 4, 8, 16 or 32, as ResNeXt has them.
+    All other groups of that layout run many times slower.
     """
     inputs, outputs = c.input_channels // c.groups, c.output_channels // c.groups
     if c.groups == 1:
@@ -372,7 +360,7 @@ def _is_channels_last(values: list[Value]) -> bool:
 
 def _reorders(values: list[Value]) -> bool:
     """Return whether two large values of one shape lie in memory in different orders."""
-    large = [value for value in values if value.extent_bytes == prod(value.shape) * value.dtype.itemsize]
+    large = [value for value in values if value.moved_bytes == prod(value.shape) * value.dtype.itemsize]
     if len(large) < 2:
         return False
     size = max(prod(value.shape) for value in large)
@@ -381,7 +369,7 @@ def _reorders(values: list[Value]) -> bool:
 
 
 def _changes_rows(values: list[Value]) -> bool:
-    """Return whether large values of one size differ in whether their last axis is the one whose elements lie together."""
+    """Return whether large values of one size differ in whether the elements along their last axis lie together."""
     size = max((prod(value.shape) for value in values), default=0)
     steps = [
         next((step for length, step in zip(v.shape[::-1], v.stride[::-1], strict=True) if length > 1), 1)

@@ -1,10 +1,11 @@
 """Products of matrices on a GPU: tiles, waves of thread blocks, and the division of the depth.
 
-A thread block computes one tile of the result; blocks run in waves over the multiprocessors, and the last wave takes as long as
-the others. A tile's time per step in depth is that of its operations and of loading its two edges; filling and emptying its
-pipeline takes some steps more. A library has kernels for several tiles, and divides the depth among blocks where a result has
-few tiles (split-K, whose partial sums are added in a further pass); it is taken to choose the fastest. Published times of 13,000
-single-precision products on a V100 and an A100 follow this with three constants, within 8 % (median; NeuSight's data).
+A thread block computes one tile of the result; blocks run in waves over the multiprocessors, and the last wave takes as
+long as the others. A tile's time per step in depth is that of its operations and of loading its two edges; filling and
+emptying its pipeline takes some steps more. A library has kernels for several tiles, and divides the depth among blocks
+where a result has few tiles (split-K, whose partial sums are added in a further pass); it is taken to choose the
+fastest. Published times of 13,000 single-precision products on a V100 and an A100 follow this with three constants,
+within 8 % (median; NeuSight's data).
 """
 
 from dataclasses import dataclass
@@ -36,11 +37,11 @@ class Multiplier:
     """The units that multiply, at their peak rates, and how tiles use them.
 
     Attributes:
-        ops_per_s: of all multiprocessors.
-        bytes_per_s: of device memory.
+        ops_per_s: rate of all multiprocessors.
+        bytes_per_s: bandwidth of device memory.
         multiprocessors: None: any number of tiles fills the device, and edges take no time.
-        itemsize: of a factor's element, in bytes.
-        edge_bytes_per_s: at which a multiprocessor loads the edges of tiles.
+        itemsize: bytes of a factor's element.
+        edge_bytes_per_s: rate at which a multiprocessor loads the edges of tiles.
         tile_depth: steps in depth that filling and emptying the pipeline of a tile takes.
     """
 

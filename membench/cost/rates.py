@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from math import inf
 
-from membench.core.device import DeviceProfile
-from membench.core.efficiency import KernelRates
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
+from membench.core.hardware.device import DeviceProfile
+from membench.core.hardware.efficiency import KernelRates
+from membench.cost.attention import efficient_ops_per_s
 from membench.cost.kernels import Family, Kernel
 from membench.cost.products import Multiplier, product_time_s
 
@@ -25,7 +26,7 @@ class PeakTimes:
 
 
 def kernel_time_s(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:
-    """Return the seconds for which a kernel keeps the device busy: of its operations or of its bytes, whichever are more."""
+    """Return the seconds that a kernel keeps the device busy, by its operations or by its bytes, the longer."""
     peak, fractions = peak_times(kernel, rates, device), reached(kernel, rates, device)
     busy_s = max(peak.multiplying_s / fractions.multiplying_s, peak.moving_s / fractions.moving_s)
     return busy_s + peak.layout_s / fractions.layout_s
@@ -48,6 +49,9 @@ def peak_times(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> Pea
                 rates.tile_depth,
             )
             return PeakTimes(product_time_s(kernel.product, unit), moving_s, layout_s)
+        case Family.ATTENTION if kernel.operator:
+            peak, _ = efficient_ops_per_s(kernel.operator, kernel.precision, rates, device)
+            return PeakTimes(kernel.operations / peak, moving_s, 0.0)
         case Family.PRODUCT | Family.ATTENTION | Family.CONVOLUTION | Family.GROUPED | Family.NARROW:
             return PeakTimes(kernel.operations / ops_per_s, moving_s, layout_s)
         case Family.DEPTHWISE:  # by the units of single precision, in any format and layout
@@ -60,10 +64,7 @@ def reached(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> PeakTi
     """Return the fractions of the peak rates that a kernel reaches, each in the place of its time."""
     return PeakTimes(
         _product_fraction(kernel, rates, device),
-        min(
-            _memory_fraction(kernel, rates),
-            _own_limit_bytes_per_s(kernel, rates, device) / device.memory_bytes_per_s,
-        ),
+        min(_memory_fraction(kernel, rates), _own_limit_bytes_per_s(kernel, rates, device) / device.memory_bytes_per_s),
         _layout_fraction(kernel, rates, device),
     )
 
@@ -76,7 +77,7 @@ def _layout_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile) 
 
 
 def _own_limit_bytes_per_s(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:
-    """Return what a kernel's thread blocks, or the multiprocessors that run them, move at most; infinite where the memory alone limits it."""
+    """Return the most that a kernel's thread blocks or multiprocessors move, infinite where memory alone limits it."""
     of_device = _multiprocessors_bytes_per_s(kernel.operator, rates, device)
     if kernel.blocks is None or kernel.operator not in rates.block_bytes_per_s:
         return of_device
@@ -100,11 +101,12 @@ def _product_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile)
     """
     if kernel.family is Family.DEPTHWISE:
         return _depthwise_fraction(kernel, rates)
+    if kernel.family is Family.ATTENTION and kernel.operator:
+        peak, reached_ops_per_s = efficient_ops_per_s(kernel.operator, kernel.precision, rates, device)
+        return reached_ops_per_s / peak
     if kernel.family is Family.ATTENTION:
         return rates.attention * (rates.single_product if _is_single(kernel, device) else rates.product)
-    by_tensor_cores = (
-        rates.product if kernel.family is Family.PRODUCT else _convolution_fraction(kernel, rates)
-    )
+    by_tensor_cores = rates.product if kernel.family is Family.PRODUCT else _convolution_fraction(kernel, rates)
     if not _is_single(kernel, device):
         return min(by_tensor_cores, _unaligned_fraction(kernel, rates, device))
     if kernel.family is Family.PRODUCT:
@@ -113,7 +115,7 @@ def _product_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile)
 
 
 def _unaligned_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:
-    """Return what loads reach that carry fewer elements than 16 bytes hold, each as long as a load of one; infinite for others."""
+    """Return what loads of fewer elements than 16 bytes reach, each as slow as one's; infinite for others."""
     itemsize = _ITEMSIZES.get(kernel.precision, 4)
     if kernel.aligned_bytes == 16 or itemsize != 2:
         return inf

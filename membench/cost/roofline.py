@@ -1,28 +1,32 @@
 """Seconds from a device's datasheet rates and a framework's efficiency."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 
-from membench.core.codec import ActivationCodec
-from membench.core.convolution import Algorithm
-from membench.core.cost_model import CostModel
-from membench.core.device import DeviceProfile
-from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
-from membench.core.machine import HostLimit, Machine
-from membench.core.mesh import Mesh
-from membench.core.task_graph import Kind, Task, TaskGraph
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.convolution import Algorithm
+from membench.core.graph.task_graph import Kind, Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
+from membench.core.hardware.device import DeviceProfile
+from membench.core.hardware.efficiency import Efficiency
+from membench.core.hardware.machine import HostLimit, Machine
+from membench.core.hardware.mesh import Mesh
 from membench.cost.collectives import collective_time_s
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 from membench.cost.kernels import SameKernels, computes_both_gradients, kernels_of, launches
+from membench.cost.library_memory import layout_copies_bytes
 from membench.cost.rates import kernel_time_s
 from membench.cost.waves import task_waves, wave_efficiency
 
 ARITHMETIC_KINDS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION})
-"""Bound by the arithmetic rate, or where the framework's efficiency asks for it by the longer of the two; every other kind is
-bound by the bandwidth of device memory."""
+"""Kinds bound by the arithmetic rate or, where the framework's efficiency asks for it, by the longer of the two.
+
+Every other kind is bound by the bandwidth of device memory.
+"""
 
 
 KNOWN = 100_000
@@ -35,14 +39,15 @@ class RooflineCost(CostModel):
     Seconds of a task are its floating-point operations over the reached arithmetic rate (operations/s), or the bytes
     that it moves over the reached bandwidth (bytes/s). A convolution with an algorithm of its own takes the longer of
     the two: for the algorithm's operations, and for the bytes of its tensors and workspace. Where the efficiency has
-    `Efficiency.half_waves`, a task with few thread blocks reaches less of either rate. Where it has `Efficiency.kernels`, a
-    task is priced by its kernels (`membench.cost.rates`). Seconds of a copy are latency plus bytes over the link's rate.
+    `Efficiency.half_waves`, a task with few thread blocks reaches less of either rate. Where it has
+    `Efficiency.kernels`, a task is priced by its kernels (`membench.cost.rates`). Seconds of a copy are latency plus
+    bytes over the link's rate.
 
     Args:
         device: peak rates, and the rates of pinned copies.
         efficiency: fractions of these peaks that the framework's kernels reach.
-        machine: that runs tasks of the host; None: there are none.
-        mesh: of the ranks that collectives are between; None: there are none.
+        machine: that runs tasks of the host, as the device's rank has it (`Cluster.share_of`); None: there are none.
+        mesh: mesh of the ranks that collectives are between; None: there are none.
 
     Raises:
         MembenchError: the efficiency names an unknown algorithm, or lacks the one that always applies; or it depends on
@@ -50,11 +55,7 @@ class RooflineCost(CostModel):
     """
 
     def __init__(
-        self,
-        device: DeviceProfile,
-        efficiency: Efficiency,
-        machine: Machine | None = None,
-        mesh: Mesh | None = None,
+        self, device: DeviceProfile, efficiency: Efficiency, machine: Machine | None = None, mesh: Mesh | None = None
     ) -> None:
         self._device = device
         self._machine = machine
@@ -66,8 +67,8 @@ class RooflineCost(CostModel):
         self._known_s = lru_cache(KNOWN)(lambda same: self._kernels_s(same.task))
         if efficiency.half_waves and device.multiprocessors is None:
             raise MembenchError(
-                f"device {device.name!r} has no multiprocessors, over which this framework's kernels are spread; add their "
-                "number to its file"
+                f"device {device.name!r} has no multiprocessors, over which this framework's kernels are spread; add "
+                "their number to its file"
             )
 
     def __reduce__(self) -> tuple[type["RooflineCost"], tuple[object, ...]]:
@@ -83,8 +84,16 @@ class RooflineCost(CostModel):
         return self._device.full_duplex
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
-        """Return the graph unchanged: a framework's overhead includes its workspaces."""
-        return graph
+        """Return the graph with cuDNN's copies of layout under PyTorch; others' workspaces are in an overhead."""
+        if self._efficiency.kernels is None:
+            return graph
+        copied = {task.index: layout_copies_bytes(task, self._device) for task in graph.tasks}
+        if not any(copied.values()):
+            return graph
+        tasks = (
+            replace(task, workspace_bytes=copied[task.index]) if copied[task.index] else task for task in graph.tasks
+        )
+        return replace(graph, tasks=tuple(tasks))
 
     def task_time_s(self, task: Task) -> float:
         """Return the seconds of a task with its algorithm, or with the framework's own choice where it has none.
@@ -128,7 +137,9 @@ class RooflineCost(CostModel):
     @property
     def host_limit(self) -> HostLimit | None:
         machine = self._machine
-        return None if machine is None else HostLimit(machine.memory_bytes, machine.disk_bytes or 0)
+        if machine is None:
+            return None
+        return HostLimit(machine.memory_bytes, machine.disk_bytes or 0, ranks=machine.ranks)
 
     def disk_read_time_s(self, size_bytes: int) -> float:
         assert self._machine and self._machine.disk_read_bytes_per_s, "a disk tier needs a machine's disk"
@@ -184,6 +195,11 @@ class RooflineCost(CostModel):
         return launches(task) * (kernels.compiled_issue_s if task.is_compiled else kernels.issue_s)
 
     @property
+    def waits_between_passes(self) -> bool:
+        kernels = self._efficiency.kernels
+        return kernels is not None and kernels.waits_between_passes
+
+    @property
     def copy_issue_time_s(self) -> float:
         """0: the host issues without delay."""
         return 0.0
@@ -207,9 +223,7 @@ class RooflineCost(CostModel):
 
         Where a library's conversions go through a wider form, that form is moved. Narrowing it is not counted.
         """
-        moved_bytes = size_bytes + max(
-            encoded_bytes, self._wider_form_bytes(codec, size_bytes, encoded_bytes)
-        )
+        moved_bytes = size_bytes + max(encoded_bytes, self._wider_form_bytes(codec, size_bytes, encoded_bytes))
         one_stream = self._efficiency.memory if self._efficiency.codec is None else self._efficiency.codec
         speedup = min(codec.streams, self._efficiency.codec_streams)
         bytes_per_s = self._device.memory_bytes_per_s * one_stream * speedup
@@ -225,9 +239,7 @@ def _checked(fractions: Mapping[str, float]) -> dict[str, float]:
     known = tuple(ConvolutionAlgorithm)
     for name in fractions:
         if name not in known:
-            raise MembenchError(
-                f"there is no convolution algorithm {name!r}; choose one of {', '.join(known)}"
-            )
+            raise MembenchError(f"there is no convolution algorithm {name!r}; choose one of {', '.join(known)}")
     if fractions and ConvolutionAlgorithm.IMPLICIT_GEMM not in fractions:
         raise MembenchError(
             f"a choice of convolution algorithms needs {ConvolutionAlgorithm.IMPLICIT_GEMM}, which always applies"

@@ -2,19 +2,17 @@
 
     256_ObjectCategories/001.ak47/001_0001.jpg ... 256.toad/256_0108.jpg
 
-It has no split of its own: see `split_each_class`. Category 257, clutter, is background and left out, as are the few files in
-the folders that are not images of the category.
+It has no split of its own: see `split_each_class`. Category 257, clutter, is background and left out, as are the few
+files in the folders that are not images of the category.
 """
 
 from pathlib import Path
 
-from membench.core.dataset import Dataset
+from membench.data.dataset import Dataset
 from membench.data.files import Distribution, dataset_of_files
 
 _CLUTTER = "257.clutter"
-_CALTECH256 = Distribution(
-    "Caltech-256", "256_ObjectCategories.tar from https://data.caltech.edu/records/nyy15-4j048"
-)
+_CALTECH256 = Distribution("Caltech-256", "256_ObjectCategories.tar from https://data.caltech.edu/records/nyy15-4j048")
 
 
 def caltech256(root: str, size_px: int) -> Dataset:

@@ -2,8 +2,8 @@
 
     cifar-10-batches-py/data_batch_1 ... data_batch_5, test_batch
 
-Each batch is a dictionary whose keys are bytes: ``b"data"`` has a row of 3,072 bytes for each image, red then green then
-blue; ``b"labels"`` is a list.
+Each batch is a dictionary whose keys are bytes: ``b"data"`` has a row of 3,072 bytes for each image, red then green
+then blue; ``b"labels"`` is a list.
 """
 
 import io
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from membench.core.dataset import Dataset, Split
 from membench.core.errors import MembenchError, one_line
+from membench.data.dataset import Dataset, Split
 from membench.data.files import Distribution
 
 _SHAPE = (3, 32, 32)

@@ -8,13 +8,11 @@ It has no split of its own: see `split_each_class`; the sides of an object are i
 import re
 from pathlib import Path
 
-from membench.core.dataset import Dataset
+from membench.data.dataset import Dataset
 from membench.data.files import Distribution, dataset_of_files
 
 _SIZE_PX = 128
-_COIL100 = Distribution(
-    "COIL-100", "coil-100.zip from https://www.cs.columbia.edu/CAVE/software/softlib/coil-100.php"
-)
+_COIL100 = Distribution("COIL-100", "coil-100.zip from https://www.cs.columbia.edu/CAVE/software/softlib/coil-100.php")
 
 
 def coil100(root: str) -> Dataset:

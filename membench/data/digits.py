@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from membench.core.dataset import Dataset, Split
+from membench.data.dataset import Dataset, Split
 from membench.data.splits import split_each_class
 
 _LEVELS = 16

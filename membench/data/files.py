@@ -9,8 +9,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from membench.core.dataset import Dataset, Split
 from membench.core.errors import MissingDataset
+from membench.data.dataset import Dataset, Split
 from membench.data.splits import split_each_class
 
 
@@ -40,7 +40,8 @@ class Distribution:
 class ImageFiles:
     """Colour images, each read and scaled to one size on demand.
 
-    The largest square in the middle of an image is scaled to `size_px` bilinearly; grey images get three equal channels.
+    The largest square in the middle of an image is scaled to `size_px` bilinearly; grey images get three equal
+    channels.
     """
 
     paths: tuple[Path, ...]

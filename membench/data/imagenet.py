@@ -10,13 +10,11 @@ the folders' names.
 
 from pathlib import Path
 
-from membench.core.dataset import Dataset, Split
 from membench.core.errors import MembenchError
+from membench.data.dataset import Dataset, Split
 from membench.data.files import Distribution, split_of_files
 
-_IMAGENET = Distribution(
-    "ImageNet", "the images of ILSVRC2012 from https://image-net.org (an account is needed)"
-)
+_IMAGENET = Distribution("ImageNet", "the images of ILSVRC2012 from https://image-net.org (an account is needed)")
 
 
 def imagenet(root: str, size_px: int) -> Dataset:

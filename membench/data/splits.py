@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 TEST_EVERY = 5
-"""Every fifth image of each class, in the files' order, is a test image: our choice, because these data sets have no split."""
+"""Every fifth image of a class, in the files' order, is for tests: our choice, as the data sets have no split."""
 
 
 def split_each_class(labels: Tensor) -> tuple[Tensor, Tensor]:

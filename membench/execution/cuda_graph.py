@@ -9,24 +9,27 @@ from torch import Tensor
 from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.accelerator_memory import drop_library_workspaces
 from membench.core.errors import UnsupportedStrategy
-from membench.core.schedule import Encode
-from membench.core.task_graph import ARGUMENT_ROLES, Role, TaskGraph
-from membench.core.torch_devices import GraphPool
-from membench.execution.executor import Program
+from membench.core.graph.schedule import Encode
+from membench.core.graph.task_graph import ARGUMENT_ROLES, Role, TaskGraph
+from membench.core.libraries.torch_devices import GraphPool
+from membench.execution.executor import BoundSchedule
 
 
 def with_staged_arguments(graph: TaskGraph) -> TaskGraph:
     """Add the memory that a replayed step holds in addition to the graph's blocks: its copies of the arguments."""
+    return graph.map(_with_staged_arguments)
+
+
+def _with_staged_arguments(graph: TaskGraph) -> TaskGraph:
     arguments = [block for block in graph.blocks if block.role in ARGUMENT_ROLES]
     staged = (
         replace(block, index=len(graph.blocks) + position, name=f"{block.name}:staged", role=Role.CONSTANT)
         for position, block in enumerate(arguments)
     )
-    plain = graph.plain and with_staged_arguments(graph.plain)
-    return replace(graph, blocks=(*graph.blocks, *staged), plain=plain)
+    return replace(graph, blocks=(*graph.blocks, *staged))
 
 
-class ReplayedProgram:
+class ReplayedSchedule:
     """Runs a schedule directly once, then captures it, and replays it from then on.
 
     The first run chooses algorithms and locks host memory, which a capture must not do. The captured step reads
@@ -34,14 +37,14 @@ class ReplayedProgram:
 
     Args:
         program: to be run, on that backend.
-        backend: of a GPU.
-        pool: of memory, from `torch.cuda.graph_pool_handle`. Programs that run one after another share a pool.
+        backend: a GPU's backend.
+        pool: a pool of memory, from `torch.cuda.graph_pool_handle`. Programs that run one after another share a pool.
 
     Raises:
         UnsupportedStrategy: the schedule synchronises with the host.
     """
 
-    def __init__(self, program: Program, backend: AcceleratorBackend, pool: GraphPool) -> None:
+    def __init__(self, program: BoundSchedule, backend: AcceleratorBackend, pool: GraphPool) -> None:
         encodings = (item for item in program.schedule.instructions if isinstance(item, Encode))
         if any(item.codec.host_waits for item in encodings):
             raise UnsupportedStrategy(

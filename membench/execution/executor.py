@@ -2,11 +2,10 @@
 
 begin
 for each instruction, in the order of the program:
-    work (compute, offload, prefetch, load, store, drop, encode, decode, all-reduce) joins its stream and leaves an event
-    a wait makes its stream wait for such an event
-    reserve, reuse, hold and free allocate and free memory at once
-    a run of tasks of the compute stream and of frees is one call, from the second step on
-    at the turn, where the loss is the caller's: the loop stops, and goes on in the backward pass
+    work (compute, offload, prefetch, load, store, drop, encode, decode, all-reduce) joins its stream and leaves an
+    event a wait makes its stream wait for such an event reserve, reuse, hold and free allocate and free memory at once
+    a run of tasks of the compute stream and of frees is one call, from the second step on at the turn, where the loss
+    is the caller's: the loop stops, and goes on in the backward pass
 end: the compute stream has waited for every other
 """
 
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from membench.backends.base import Backend, Event
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     AllReduce,
     Compute,
@@ -35,8 +34,8 @@ from membench.core.schedule import (
     Wait,
     Work,
 )
-from membench.core.task_graph import Task
-from membench.core.timeline import Timeline
+from membench.core.graph.task_graph import Task
+from membench.core.graph.timeline import Timeline
 
 _Bound = tuple[Callable[..., Event], tuple[Any, ...]]
 """A method of a backend, or a function that it has made, and its arguments."""
@@ -50,14 +49,14 @@ _LONGEST_RUN = 512
 
 def execute(schedule: Schedule, backend: Backend) -> Timeline:
     """Run one step of a validated schedule, wait for it, and return its timeline."""
-    return backend.timeline(Program(schedule, backend).issue(timed=True))
+    return backend.timeline(BoundSchedule(schedule, backend).issue(timed=True))
 
 
-class Program:
+class BoundSchedule:
     """A validated schedule on a backend, which is prepared for it: for each instruction a method and its arguments.
 
-    Bound once for all steps, because matching an instruction takes about as long as a small operator. From the second step
-    on, one without a timeline has a call for each run of instructions.
+    Bound once for all steps, because matching an instruction takes about as long as a small operator. From the second
+    step on, one without a timeline has a call for each run of instructions.
     """
 
     def __init__(self, schedule: Schedule, backend: Backend) -> None:
@@ -116,14 +115,10 @@ class Program:
         """Return the calls of these instructions, with one in place of each run's."""
         calls: _Calls = []
         for run in _runs(self.schedule.instructions, positions):
-            members = [
-                each for at in run if isinstance(each := self.schedule.instructions[at], Compute | Free)
-            ]
+            members = [each for at in run if isinstance(each := self.schedule.instructions[at], Compute | Free)]
             tasks = [at for at in run if isinstance(self.schedule.instructions[at], Compute)]
             function = self._backend.run_of(members) if tasks and len(members) > 1 else None
-            calls += (
-                [self._one_by_one[at] for at in run] if function is None else [(tasks[-1], (function, ()))]
-            )
+            calls += [self._one_by_one[at] for at in run] if function is None else [(tasks[-1], (function, ()))]
         return calls
 
     def _bind(self, instruction: Instruction, tasks: Sequence[Task]) -> _Bound:
@@ -173,9 +168,7 @@ def _wait(backend: Backend, events: Sequence[Event], stream: str, earlier: int) 
     backend.wait(stream, events[earlier])
 
 
-def _move(
-    instruction: Offload | Prefetch | Load | Store | Drop | Encode | Decode, backend: Backend
-) -> _Bound:
+def _move(instruction: Offload | Prefetch | Load | Store | Drop | Encode | Decode, backend: Backend) -> _Bound:
     match instruction:
         case Offload(block, stream):
             return backend.offload, (block, stream)

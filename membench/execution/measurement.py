@@ -11,8 +11,8 @@ from typing import TypeVar
 import torch
 
 from membench.backends.tensor_backend import TensorBackend
-from membench.core.garbage import without_collection
-from membench.core.torch_devices import MemoryRecorder, is_profiled, keep_gpu_busy
+from membench.core.libraries.garbage import without_collection
+from membench.core.libraries.torch_devices import MemoryRecorder, is_profiled, keep_gpu_busy
 
 Result = TypeVar("Result")
 
@@ -59,12 +59,7 @@ class Throughput:
 
 
 def throughput(
-    run: Callable[[], object],
-    device: torch.device,
-    *,
-    images_per_step: int,
-    steps_per_window: int,
-    windows: int,
+    run: Callable[[], object], device: torch.device, *, images_per_step: int, steps_per_window: int, windows: int
 ) -> Throughput:
     """Time windows of many steps; the host waits for the device before and after each window, but not within it."""
     wake(device)
@@ -98,9 +93,7 @@ def keep_busy(seconds: float) -> None:
         keep_gpu_busy(round(seconds * _HIGHEST_CLOCK_HZ))
 
 
-def peak_bytes(
-    run: Callable[[], object], device: torch.device, backends: Sequence[TensorBackend] = ()
-) -> int:
+def peak_bytes(run: Callable[[], object], device: torch.device, backends: Sequence[TensorBackend] = ()) -> int:
     """Return the most bytes in use of torch's allocator for the device during `run`, minus those in use before.
 
     Bytes as they were requested: an accelerator's allocator rounds each request up, as no schedule does.
@@ -147,7 +140,8 @@ def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] 
 def _settle_frees(device: torch.device) -> None:
     """Wait for a device, and let CUDA's allocator take back what other streams have used.
 
-    What a collective or `record_stream` has marked counts there as allocated until the first request after that stream's work.
+    What a collective or `record_stream` has marked counts there as allocated until the first request after that
+    stream's work.
     """
     synchronize(device)
     if device.type == "cuda":

@@ -1,8 +1,8 @@
 """The time of a schedule on a simulated device."""
 
 from membench.backends.simulated import SimulatedBackend
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
+from membench.core.graph.schedule import Schedule
+from membench.core.hardware.cost_model import CostModel
 from membench.execution.executor import execute
 
 

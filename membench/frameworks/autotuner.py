@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from membench.core.task_graph import Task
+from membench.core.graph.task_graph import Task
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 
 
@@ -13,7 +13,7 @@ class Autotuner:
     """Chooses an algorithm for each convolution and for each of its gradients separately.
 
     Attributes:
-        limit_bytes: of workspace, for one convolution.
+        limit_bytes: most workspace of one convolution.
         rates: fraction of one peak rate that each of the library's algorithms reaches; only the ratios matter.
     """
 

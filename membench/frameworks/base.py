@@ -3,10 +3,10 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-import torch
-
-from membench.core.efficiency import Efficiency
-from membench.core.task_graph import TaskGraph
+from membench.capture.gpu.virtual_gpu import AnyGpu
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.device import DeviceProfile
+from membench.core.hardware.efficiency import Efficiency
 from membench.planning.pool import allocated
 
 
@@ -14,18 +14,20 @@ class Framework(ABC):
     """A lowering of captured graphs, and an efficiency.
 
     Args:
-        efficiency: of its kernels, for the cost model.
+        efficiency: efficiency of its kernels, for the cost model.
 
     Attributes:
         name: in configurations and tables.
-        captured_on: device whose operators `lower` reads; None: the CPU's.
     """
 
     name: ClassVar[str]
-    captured_on: ClassVar[torch.device | None] = None
 
     def __init__(self, efficiency: Efficiency) -> None:
         self.efficiency = efficiency
+
+    def captured_on(self, device: DeviceProfile) -> AnyGpu | None:
+        """Return the GPU whose operators `lower` reads for a step on a device; None: it reads the CPU's."""
+        return None
 
     @abstractmethod
     def lower(self, graph: TaskGraph) -> TaskGraph:

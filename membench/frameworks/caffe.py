@@ -1,12 +1,14 @@
 """Caffe: the network as blobs and layers, as Layrub's baseline keeps it.
 
-See `lowering`. A blob with several readers passes a Split layer, which sums up their gradients (Layrub's Figure 9 counts
-all of these). Internal blocks of layers are not part of Figure 9, but of Table 6. A weight has a gradient and a momentum.
+See `lowering`. A blob with several readers passes a Split layer, which sums up their gradients (Layrub's Figure 9
+counts all of these). Internal blocks of layers are not part of Figure 9, but of Table 6. A weight has a gradient and a
+momentum.
 
 Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 2016 to 2018), none of its code:
 
 - ``BatchNorm`` keeps its normalised output (``x_norm_``) and the standard deviations spread to full size (``temp_``);
-  its backward reads both. In place it first saves the incoming gradient to ``x_norm_``'s gradient: a third full-size blob.
+  its backward reads both. In place it first saves the incoming gradient to ``x_norm_``'s gradient: a third full-size
+  blob.
 - ``Scale`` in place keeps a copy of its input (``temp_``) for the gradient of its factors.
 - ``ReLU`` in place reads its output; ``Pooling`` keeps the index of each maximum (``max_idx_``, an int each), because
   Caffe does not give max pooling to cuDNN where in-place layers follow; average pooling keeps nothing.
@@ -20,8 +22,8 @@ Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 
 from dataclasses import replace
 from typing import ClassVar
 
-from membench.core.efficiency import Efficiency
-from membench.core.task_graph import ARGUMENT_ROLES, Kind, Phase, TaskGraph
+from membench.core.graph.task_graph import ARGUMENT_ROLES, Kind, Phase, TaskGraph
+from membench.core.hardware.efficiency import Efficiency
 from membench.frameworks import layers
 from membench.frameworks.base import Framework, lost_to_rounding_bytes
 from membench.frameworks.layers import LayerLibrary, LayerType
@@ -61,9 +63,7 @@ DROPOUT = LayerType(
 MAX_POOLING = LayerType("Pooling (MAX)", Kind.POOLING, ("max_pool2d_with_indices",), keeps=("index",))
 VIDEO_MAX_POOLING = replace(MAX_POOLING, name="Pooling3D (MAX)", marks=("max_pool3d_with_indices",))
 AVERAGE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("avg_pool2d", "mean"))
-ADAPTIVE_POOLING = LayerType(
-    "Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True
-)
+ADAPTIVE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
 LRN = layers.local_response_norm("LRN")
 SUM = LayerType("Eltwise (SUM)", Kind.ADD, ("add", "add_"))  # never in place, as torch's may be
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
@@ -87,10 +87,10 @@ class Caffe(Framework):
     """BVLC Caffe over cuDNN.
 
     Args:
-        efficiency: of its kernels.
+        efficiency: efficiency of its kernels.
         context_bytes: held by the process on the device for any network.
-        group_bytes: held for each group of each convolution for the whole run. A group has three streams and three cuDNN
-            handles (``cudnn_conv_layer.cpp``), each with up to 8 MiB of workspace.
+        group_bytes: held for each group of each convolution for the whole run. A group has three streams and three
+            cuDNN handles (``cudnn_conv_layer.cpp``), each with up to 8 MiB of workspace.
         prefetched_batches: batches that the data layer holds on the device, the current one included
             (``base_data_layer.cu``; ``caffe.proto``: prefetch is 4 by default).
         rounds_allocations: whether weights and their states, which are allocations of their own, are rounded up as the

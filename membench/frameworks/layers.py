@@ -7,10 +7,10 @@ Frameworks of layers (Caffe, Torch) differ only in these facts; each is a `Layer
 from dataclasses import dataclass
 
 from membench.core.errors import UnsupportedModel
-from membench.core.task_graph import Kind, LayerTasks, Phase
+from membench.core.graph.task_graph import Kind, LayerTasks, Phase
 
 _LOSS_OPERATORS = ("nll_loss_forward", "nll_loss2d_forward", "add", "add_", "mul")
-"""Torch's operators of a classifier's loss after the softmax: labels of images or pixels, weighted sums of several losses."""
+"""Torch's operators of a classifier's loss behind the softmax: of images, of pixels, weighted sums of losses."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,17 @@ class LayerType:
         keeps_in_place: further such blocks where it is in place.
         keeps_per_channel: such vectors with one number per channel.
         scratch_in_place: full-size blocks that its backward uses internally where it is in place.
-        reads_input, reads_output: whether its backward reads the data of these blobs; in place the input is overwritten.
+        reads_input, reads_output: whether its backward reads the data of these blobs; in place the input is
+            overwritten.
         gradient_in_place: it writes its data gradient onto the gradient that it receives also where it is not in place.
             A gradient that others still read is not overwritten.
-        forwards_gradient_to: number of its first inputs that get the received gradient unchanged, without a task and without memory.
-        parameters_first: its backward computes the gradient of its parameters in a task of its own; only that task reads
-            data and what is kept, the data gradient reads the parameters (Layrub, Section 3.1). Otherwise one task
-            computes both.
-        forward_passes, parameter_passes, data_passes: number of full-size reads and writes of each task, where that does
-            not follow from its blobs (in place).
+        forwards_gradient_to: number of its first inputs that get the received gradient unchanged, without a task and
+            without memory.
+        parameters_first: its backward computes the gradient of its parameters in a task of its own; only that task
+            reads data and what is kept, the data gradient reads the parameters (Layrub, Section 3.1). Otherwise one
+            task computes both.
+        forward_passes, parameter_passes, data_passes: number of full-size reads and writes of each task, where that
+            does not follow from its blobs (in place).
     """
 
     name: str
@@ -100,7 +102,7 @@ class LayerLibrary:
 
     Attributes:
         framework: its name in messages.
-        types: of the forward pass, in the order in which they are tried.
+        types: types of layers in the forward pass, in the order in which they are tried.
         loss: the layer of every classifier's loss.
         sum_name: the network's name for the sum of the gradients of a blob with several readers.
         weight_states: blocks as large as a trained weight, in addition to its gradient, that stay for the whole run.

@@ -1,12 +1,12 @@
 """A training step written from a network of a framework's layers, as Caffe and Torch run it.
 
-- A layer that is not in place has a data blob and a gradient blob of the same size; one that is in place writes onto its
-  input's blob, and its gradient onto its gradient.
+- A layer that is not in place has a data blob and a gradient blob of the same size; one that is in place writes onto
+  its input's blob, and its gradient onto its gradient.
 - A blob with several readers gets a gradient from each; their sum is a layer of its own, with a gradient of its own.
 - A layer may instead hand on the gradient that it receives, or write onto it.
 - Internal blocks of layers follow from their types.
-- A weight's gradient and its other states stay for the whole run; so these are external blocks. A gradient that does not
-  stay is freed with the task that computes it, because its update follows at once.
+- A weight's gradient and its other states stay for the whole run; so these are external blocks. A gradient that does
+  not stay is freed with the task that computes it, because its update follows at once.
 
 The tasks have no calls: such a graph can only be simulated.
 """
@@ -14,8 +14,8 @@ The tasks have no calls: such a graph can only be simulated.
 from collections import Counter
 from dataclasses import replace
 
-from membench.core.call import Value
-from membench.core.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.call import Value
+from membench.core.graph.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
 from membench.frameworks.layers import LayerLibrary
 from membench.frameworks.net import Net, NetLayer, read_net
 
@@ -50,9 +50,7 @@ class _GraphWriter:
         self._external: dict[int, int] = {}  # a captured block -> its block here
         self._weight_gradient: dict[int, int] = {}  # a weight's block -> its gradient's
         self._kept: dict[tuple[int, str], int] = {}  # (layer, name) -> block
-        self._readers = Counter(
-            blob for layer in net.layers if not layer.is_in_place for blob in layer.inputs
-        )
+        self._readers = Counter(blob for layer in net.layers if not layer.is_in_place for blob in layer.inputs)
         self._gradients: dict[int, list[int]] = {}  # blob -> gradients from its readers
         self._shared: set[int] = set()  # gradients that belong to several blobs
         self._data = {blob: self._external_block(block) for blob, block in net.data.items()}
@@ -194,9 +192,7 @@ class _GraphWriter:
         )
         self._gradients.setdefault(layer.inputs[0], []).append(gradient)
 
-    def _gradients_of_inputs(
-        self, position: int, gradient: int | None, reads: list[int], updated: list[int]
-    ) -> None:
+    def _gradients_of_inputs(self, position: int, gradient: int | None, reads: list[int], updated: list[int]) -> None:
         """Write a gradient for each input in a task of its own; sums and concatenations copy one after another."""
         layer = self._net.layers[position]
         copies = layer.type.kind in (Kind.ADD, Kind.CONCATENATE)

@@ -1,18 +1,18 @@
 """A captured graph read as a network of a framework's layers: layers in order, and the blobs between them.
 
-Two steps. First every layer's output is a value of its own, including those that torch wrote in place. Then values become
-blobs: a layer that may be in place writes onto its input's blob unless another layer, or the backward pass of the layer
-that made it, reads that input.
+Two steps. First every layer's output is a value of its own, including those that torch wrote in place. Then values
+become blobs: a layer that may be in place writes onto its input's blob unless another layer, or the backward pass of
+the layer that made it, reads that input.
 """
 
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from membench.core.call import values_in
-from membench.core.convolution import Convolution
 from membench.core.errors import UnsupportedModel
-from membench.core.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
+from membench.core.graph.call import values_in
+from membench.core.graph.convolution import Convolution
+from membench.core.graph.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
 from membench.frameworks.layers import LayerLibrary, LayerType
 
 
@@ -122,9 +122,7 @@ class _Reader:
             output = self._add(f"{name}:{second.name}", second, (output,), size_bytes, weights=taken)
         self._value_in[block] = output
 
-    def _second_part(
-        self, layer_type: LayerType, weights: tuple[int, ...]
-    ) -> tuple[LayerType | None, tuple[int, ...]]:
+    def _second_part(self, layer_type: LayerType, weights: tuple[int, ...]) -> tuple[LayerType | None, tuple[int, ...]]:
         """Return the layer that the framework adds behind this one, if it does, and the weights that go to it."""
         if layer_type.kind is Kind.BATCH_NORM and weights:
             return self._library.scale, weights if self._library.scale else ()
@@ -132,9 +130,7 @@ class _Reader:
             return (self._library.bias, weights[1:]) if len(weights) > 1 else (None, ())
         return None, ()
 
-    def _add(
-        self, name: str, layer_type: LayerType, inputs: tuple[int, ...], size_bytes: int, **facts: Any
-    ) -> int:
+    def _add(self, name: str, layer_type: LayerType, inputs: tuple[int, ...], size_bytes: int, **facts: Any) -> int:
         """Add a layer and return its output."""
         output = self._new_value(size_bytes)
         self.layers.append(NetLayer(name, layer_type, inputs, output, **facts))
@@ -207,6 +203,4 @@ def _assign_blobs(reader: _Reader) -> Net:
             add_blob(layer.output)
         inputs = tuple(blob_of[value] for value in layer.inputs)
         layers.append(replace(layer, inputs=inputs, output=blob_of[layer.output]))
-    return Net(
-        tuple(layers), tuple(blob_bytes), {blob_of[value]: block for value, block in reader.data.items()}
-    )
+    return Net(tuple(layers), tuple(blob_bytes), {blob_of[value]: block for value, block in reader.data.items()})

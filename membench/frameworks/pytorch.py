@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-import torch
-
-from membench.capture.trace import ANY_GPU
-from membench.core.task_graph import TaskGraph
+from membench.capture.gpu.virtual_gpu import AnyGpu
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.device import DeviceProfile
 from membench.frameworks.base import Framework
 
 
@@ -13,7 +12,9 @@ class PyTorch(Framework):
     """Eager PyTorch."""
 
     name: ClassVar[str] = "pytorch"
-    captured_on: ClassVar[torch.device | None] = ANY_GPU
+
+    def captured_on(self, device: DeviceProfile) -> AnyGpu:
+        return AnyGpu(device.compute_capability)
 
     def lower(self, graph: TaskGraph) -> TaskGraph:
         return graph

@@ -1,14 +1,15 @@
 """TensorFlow over cuDNN, as of 2016: the releases that run on Layrub's CUDA 7.5 and cuDNN 4.
 
-Facts of its published sources (tensorflow/tensorflow, read at a state of release 1.0), none of its code. A tensor is freed
-when the last operator that reads it is done; no operator of that time writes onto its input.
+Facts of its published sources (tensorflow/tensorflow, read at a state of release 1.0), none of its code. A tensor is
+freed when the last operator that reads it is done; no operator of that time writes onto its input.
 
 - ``Conv2D`` and ``MatMul`` have no bias; ``BiasAdd`` is an operator with an output of its own. It passes its gradient
   on unchanged (``nn_grad.py``).
 - ``Relu`` has an output of its own, and its gradient reads that (``numeric_op.h``, ``nn_grad.py``).
-- ``FusedBatchNorm`` keeps the batch's mean and deviation, and its gradient reads its input. That Layrub's networks used it,
-  and not a batch norm composed of a dozen operators, is assumed.
-- ``MaxPool``'s gradient reads input and output, ``AvgPool``'s neither, because it needs only the shape; ``LRN``'s reads both.
+- ``FusedBatchNorm`` keeps the batch's mean and deviation, and its gradient reads its input. That Layrub's networks used
+  it, and not a batch norm composed of a dozen operators, is assumed.
+- ``MaxPool``'s gradient reads input and output, ``AvgPool``'s neither, because it needs only the shape; ``LRN``'s reads
+  both.
 - Dropout multiplies with a float per element, 0 or 1, which its gradient reads (``nn_ops.py``). The operators that
   draw it are one task here.
 - ``SparseSoftmaxCrossEntropyWithLogits`` keeps the gradient of the logits, which it computes in the forward pass.
@@ -23,8 +24,8 @@ Layout: channels lie first, as cuDNN has them. (By default they lie last, and ea
 from dataclasses import replace
 from typing import ClassVar
 
-from membench.core.efficiency import Efficiency
-from membench.core.task_graph import Kind, TaskGraph
+from membench.core.graph.task_graph import Kind, TaskGraph
+from membench.core.hardware.efficiency import Efficiency
 from membench.frameworks import layers
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.base import Framework
@@ -79,7 +80,7 @@ class TensorFlow(Framework):
     """TensorFlow over cuDNN.
 
     Args:
-        efficiency: of its kernels.
+        efficiency: efficiency of its kernels.
         context_bytes: held by the process on the device for any network.
         autotuner: chooses the algorithms of convolutions; each has its workspace while it runs.
     """

@@ -9,20 +9,20 @@ Facts of the published modules (torch/nn and cudnn.torch as of cuDNN 4), none of
   computes the gradients of input, factors and biases.
 - ``cudnn.SpatialCrossMapLRN`` reads input and output. ``nn.Dropout`` is not in place by default and keeps its noise, a
   float per element. ``nn.CrossEntropyCriterion`` keeps the log-probabilities.
-- ``nn.CAddTable`` copies the gradient for each input. ``nn.Concat`` hands out views of it; cudnn.torch makes
-  contiguous copies. ``nn.ConcatTable`` and ``nn.Concat`` sum the gradients of their branches up in a gradient of their own:
-  for memory that is equal to Caffe's Split, but there is no such module. These three are our reading for networks that
+- ``nn.CAddTable`` copies the gradient for each input. ``nn.Concat`` hands out views of it; cudnn.torch makes contiguous
+  copies. ``nn.ConcatTable`` and ``nn.Concat`` sum the gradients of their branches up in a gradient of their own: for
+  memory that is equal to Caffe's Split, but there is no such module. These three are our reading for networks that
   branch, which vDNN's text does not treat.
 - A weight has a gradient but no momentum: vDNN counts weights and their gradients.
 
-vDNN pools memory with cnmem and counts what the pool serves, without the context. Each activation has its gradient here;
-that the gradients share two buffers is decided by the strategy (`NetworkWide`).
+vDNN pools memory with cnmem and counts what the pool serves, without the context. Each activation has its gradient
+here; that the gradients share two buffers is decided by the strategy (`NetworkWide`).
 """
 
 from dataclasses import replace
 from typing import ClassVar
 
-from membench.core.task_graph import Kind, TaskGraph
+from membench.core.graph.task_graph import Kind, TaskGraph
 from membench.frameworks import layers
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import LayerLibrary, LayerType

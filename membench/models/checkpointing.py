@@ -1,8 +1,8 @@
-"""Activation checkpointing of a network's blocks, as pytorch/torchtitan wraps them in regions of `torch.utils.checkpoint`.
+"""Activation checkpointing of blocks, as pytorch/torchtitan wraps them in regions of `torch.utils.checkpoint`.
 
-Facts of torchtitan 0.2.2: torchtitan/distributed/activation_checkpoint.py wraps each block (``"full"``), every second one, or each
-with attention and every other product kept (models/llama3/infra/parallelize.py has the list of kept operators). Its policy counts
-products without a bias, as Llama has no others; here those with a bias count too.
+Facts of torchtitan 0.2.2: torchtitan/distributed/activation_checkpoint.py wraps each block (``"full"``), every second
+one, or each with attention and every other product kept (models/llama3/infra/parallelize.py has the list of kept
+operators). Its policy counts products without a bias, as Llama has no others; here those with a bias count too.
 """
 
 from collections import defaultdict
@@ -18,9 +18,9 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from membench.core.errors import MembenchError, one_line
-from membench.core.torch_internals import flash_attention, memory_efficient_attention
+from membench.core.libraries.torch_internals import cudnn_attention, flash_attention, memory_efficient_attention
 
-_ATTENTION = (flash_attention.default, memory_efficient_attention.default)
+_ATTENTION = (cudnn_attention.default, flash_attention.default, memory_efficient_attention.default)
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
 
@@ -34,7 +34,7 @@ class Checkpointing(StrEnum):
 
 
 def with_checkpointing(module: nn.Module, classes: Set[str], mode: Checkpointing) -> nn.Module:
-    """Return a copy of a module whose blocks are regions of `torch.utils.checkpoint`; the weights are those of the module.
+    """Return a module's copy, with the same weights, whose blocks are regions of `torch.utils.checkpoint`.
 
     Args:
         classes: names of the blocks' classes. A block inside another one is a part of its region.

@@ -1,7 +1,8 @@
 """Small networks for scikit-learn's handwritten digits, which need no download.
 
-Not from a paper. `digits_cnn` has one of each layer that a memory-saving method may get wrong: batch normalisation (running
-statistics), in-place ReLU, max pooling, dropout (random numbers). `digits_alexnet` has AlexNet's sequence of layers.
+Not from a paper. `digits_cnn` has one of each layer that a memory-saving method may get wrong: batch normalisation
+(running statistics), in-place ReLU, max pooling, dropout (random numbers). `digits_alexnet` has AlexNet's sequence of
+layers.
 """
 
 from collections import OrderedDict
@@ -38,10 +39,10 @@ def digits_cnn() -> nn.Sequential:
 def digits_alexnet(
     image_shape: tuple[int, int, int] = (1, 8, 8), classes: int = 10, hidden: int = 128
 ) -> nn.Sequential:
-    """Return AlexNet's five convolutions and three linear layers, narrow, for 10 classes of 8x8 digits or for other images.
+    """Return AlexNet's five convolutions and three linear layers, narrow, for 10 classes of 8x8 or other images.
 
-    Two pools, not three, because the images are so small; no normalisation. Weights are initialised as in He et al. (2015):
-    with PyTorch's smaller ones eight layers without batch normalisation take tens of epochs to begin to learn.
+    Two pools, not three, because the images are so small; no normalisation. Weights are initialised as in He et al.
+    (2015): with PyTorch's smaller ones eight layers without batch normalisation take tens of epochs to begin to learn.
 
     Args:
         image_shape: channels, rows and columns.

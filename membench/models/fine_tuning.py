@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -15,22 +16,29 @@ UNQUANTIZED = ("lm_head",)
 """Layers that transformers leaves in full precision: the output's, whose weight may be the embedding's too."""
 
 
-def quantized(module: nn.Module, quantization: str, unquantized: Sequence[str] = UNQUANTIZED) -> nn.Module:
+def quantized(
+    module: nn.Module, quantization: str, unquantized: Sequence[str] = UNQUANTIZED, storage: str | None = None
+) -> nn.Module:
     """Return a module whose linear layers have quantized weights, without gradients.
 
-    On the meta device, layers of bitsandbytes hold full weights until they are moved to a device; a prediction for a GPU takes
-    them as they are then.
+    On the meta device, layers of bitsandbytes hold full weights until they are moved to a device; a prediction for a
+    GPU takes them as they are then.
 
     Args:
-        quantization: the library, and its format: ``"bnb.nf4"``, ``"bnb.fp4"``, with ``-dq`` for double quantization of the
-            statistics, ``"bnb.int8"`` or ``"torchao.nf4"``.
+        quantization: the library, and its format: ``"bnb.nf4"``, ``"bnb.fp4"``, with ``-dq`` for double quantization of
+            the statistics, ``"bnb.int8"`` or ``"torchao.nf4"``.
         unquantized: last names of layers that stay as they are.
+        storage: dtype of the elements in which bitsandbytes packs weights of 4 bits (``bnb_4bit_quant_storage`` of
+            transformers): ``"uint8"`` (None), ``"bfloat16"``, ``"float16"`` or ``"float32"``. FSDP1 needs that of the
+            other weights.
 
     Raises:
-        MembenchError: there is no such quantization, its library is not installed, or the module has no linear layers to
-            quantize.
+        MembenchError: there is no such quantization or storage, or it has none of its own; its library is not
+            installed, or the module has no linear layers to quantize.
     """
     make = _LAYERS[choice(_LAYERS, "quantization", quantization)]
+    if storage is not None:
+        make = _stored_as(storage, quantization, make)
     found = [
         (parent, name, layer)
         for parent in module.modules()
@@ -61,7 +69,7 @@ def with_adapters(module: nn.Module, options: Mapping[str, Any]) -> nn.Module:
     """Return a module with low-rank adapters (Hu et al. 2021) of peft, which alone are trained.
 
     Args:
-        options: of ``peft.LoraConfig``: ``r``, ``target_modules``, ``lora_dropout``, ``use_dora`` ...
+        options: options of ``peft.LoraConfig``: ``r``, ``target_modules``, ``lora_dropout``, ``use_dora`` ...
 
     Raises:
         MembenchError: peft is not installed, or does not take an option.
@@ -70,9 +78,7 @@ def with_adapters(module: nn.Module, options: Mapping[str, Any]) -> nn.Module:
     try:
         config = peft.LoraConfig(**options)
     except TypeError as error:
-        raise MembenchError(
-            f"lora: {error}; give options of peft.LoraConfig, such as r and target_modules"
-        ) from error
+        raise MembenchError(f"lora: {error}; give options of peft.LoraConfig, such as r and target_modules") from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by names that it renames
         made: nn.Module = peft.get_peft_model(module, config)
@@ -97,8 +103,8 @@ def checkpointed(module: nn.Module) -> nn.Module:
         switched.set_grad_checkpointing()
         return module
     raise MembenchError(
-        f"checkpointing=true: a {type(module).__name__} has neither gradient_checkpointing_enable() nor set_grad_checkpointing(); "
-        "call torch.utils.checkpoint in the module itself"
+        f"checkpointing=true: a {type(module).__name__} has neither gradient_checkpointing_enable() nor "
+        "set_grad_checkpointing(); call torch.utils.checkpoint in the module itself"
     )
 
 
@@ -121,8 +127,27 @@ class FrozenNF4Linear(nn.Linear):
         return output if self.bias is None else output + self.bias
 
 
-def _of_4_bits(quant_type: str, *, nested: bool) -> Callable[[nn.Linear], nn.Module]:
-    def make(layer: nn.Linear) -> nn.Module:
+def _stored_as(storage: str, quantization: str, make: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Return what makes a layer whose packed weights have elements of a dtype.
+
+    Raises:
+        MembenchError: there is no such storage, or the quantization has none.
+    """
+    if not quantization.startswith(_OF_4_BITS):
+        raise MembenchError(
+            f"bnb_4bit_quant_storage={storage} is for weights of 4 bits of bitsandbytes, but "
+            f"quantization={quantization}; leave it out, or choose bnb.nf4"
+        )
+    dtype = getattr(torch, choice(_STORAGES, "bnb_4bit_quant_storage", storage))
+    return partial(make, storage=dtype)
+
+
+_OF_4_BITS = ("bnb.nf4", "bnb.fp4")
+_STORAGES = ("uint8", "bfloat16", "float16", "float32")
+
+
+def _of_4_bits(quant_type: str, *, nested: bool) -> Callable[..., nn.Module]:
+    def make(layer: nn.Linear, storage: torch.dtype = torch.uint8) -> nn.Module:
         library = _imported("bitsandbytes")
         with torch.device("meta"):
             made: nn.Module = library.nn.Linear4bit(
@@ -131,12 +156,14 @@ def _of_4_bits(quant_type: str, *, nested: bool) -> Callable[[nn.Linear], nn.Mod
                 layer.bias is not None,
                 compress_statistics=nested,
                 quant_type=quant_type,
+                quant_storage=storage,
             )
         weight = library.nn.Params4bit(
             layer.weight.detach(),
             requires_grad=False,
             compress_statistics=nested,
             quant_type=quant_type,
+            quant_storage=storage,
             module=made,
         )
         return _with_weights(made, weight, layer.bias)
@@ -148,11 +175,7 @@ def _of_8_bits(layer: nn.Linear) -> nn.Module:
     library = _imported("bitsandbytes")
     with torch.device("meta"):
         made: nn.Module = library.nn.Linear8bitLt(
-            layer.in_features,
-            layer.out_features,
-            layer.bias is not None,
-            has_fp16_weights=False,
-            threshold=_THRESHOLD,
+            layer.in_features, layer.out_features, layer.bias is not None, has_fp16_weights=False, threshold=_THRESHOLD
         )
     weight = library.nn.Int8Params(layer.weight.detach(), requires_grad=False, has_fp16_weights=False)
     return _with_weights(made, weight, layer.bias)
@@ -169,7 +192,7 @@ def _with_weights(layer: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.M
     return layer
 
 
-_LAYERS: dict[str, Callable[[nn.Linear], nn.Module]] = {
+_LAYERS: dict[str, Callable[..., nn.Module]] = {
     "bnb.nf4": _of_4_bits("nf4", nested=False),
     "bnb.nf4-dq": _of_4_bits("nf4", nested=True),
     "bnb.fp4": _of_4_bits("fp4", nested=False),
@@ -193,6 +216,4 @@ def _imported(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise MembenchError(
-            f"this network needs {name.partition('.')[0]}: pip install 'membench[tuning]'"
-        ) from error
+        raise MembenchError(f"this network needs {name.partition('.')[0]}: pip install 'membench[tuning]'") from error

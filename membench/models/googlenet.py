@@ -95,9 +95,7 @@ class GoogLeNetLoss(nn.Module):
         return self.classifier(logits, target) + 0.3 * auxiliary
 
 
-def _convolution(
-    in_channels: int, out_channels: int, size: int, *, stride: int = 1, padding: int = 0
-) -> nn.Sequential:
+def _convolution(in_channels: int, out_channels: int, size: int, *, stride: int = 1, padding: int = 0) -> nn.Sequential:
     convolution = nn.Conv2d(in_channels, out_channels, size, stride=stride, padding=padding)
     return nn.Sequential(OrderedDict(conv=convolution, relu=nn.ReLU(inplace=True)))
 

@@ -1,4 +1,4 @@
-"""Networks of Hugging Face's transformers: built from a configuration, with random weights, so nothing is downloaded."""
+"""Networks of Hugging Face's transformers from configurations, with random weights and no downloads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,12 +28,12 @@ def network(model_type: str, **options: Any) -> nn.Module:
     """Return a network in training mode, with the head for which its type has been published.
 
     Sequence to sequence, else masked tokens, else the next token, else the class of an image: the module's output is a
-    ``ModelOutput``, with the loss in it if labels are among the inputs. It keeps no keys and values for generation, as in
-    transformers' own trainer.
+    ``ModelOutput``, with the loss in it if labels are among the inputs. It keeps no keys and values for generation, as
+    in transformers' own trainer.
 
     Args:
         model_type: a type of transformers' configurations, ``"gpt2"``.
-        options: of that configuration, by their names there; the others have their defaults.
+        options: options of that configuration, by their names there; the others have their defaults.
 
     Raises:
         MembenchError: transformers is not installed, or has no such type with one of these heads.
@@ -95,8 +95,8 @@ def _configuration(model_type: str, options: Mapping[str, Any]) -> tuple[Any, An
     known = list(transformers.CONFIG_MAPPING.keys())
     if model_type not in known:
         raise MembenchError(
-            f"{model_type!r} is neither a model type of transformers {transformers.__version__} nor one of the published "
-            f"networks {', '.join(PUBLISHED)}{near(model_type, [*known, *PUBLISHED])}"
+            f"{model_type!r} is neither a model type of transformers {transformers.__version__} nor one of the "
+            f"published networks {', '.join(PUBLISHED)}{near(model_type, [*known, *PUBLISHED])}"
         )
     described = transformers.CONFIG_MAPPING[model_type](**{"use_cache": False, **options})
     heads = transformers.models.auto.modeling_auto
@@ -136,7 +136,5 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise MembenchError(
-            "networks of Hugging Face need transformers: pip install 'membench[zoo]'"
-        ) from error
+        raise MembenchError("networks of Hugging Face need transformers: pip install 'membench[zoo]'") from error
     return transformers

@@ -1,22 +1,28 @@
 """Llama 2 and 3 as two programs train them under FSDP: pytorch/torchtitan, and IBM's fms-fsdp.
 
-Facts of pytorch/torchtitan, of April 2024 (217cc94e) and December 2024 (9dec370a), whose docs/performance.md has measurements:
+Facts of pytorch/torchtitan, of April 2024 (217cc94e) and December 2024 (9dec370a), whose docs/performance.md has
+measurements:
 
-- torchtitan/models/llama/model.py: queries and keys are turned as complex numbers in single precision, keys and values are copied for
-  the heads that share them, and head and embedding have weights of their own. The logits are converted to single precision, by the
-  model in April and by the loss in December.
-- torchtitan/models/norms.py: a norm by root mean square, operator by operator in single precision, or (`fused_rmsnorm`, 8 and 13
-  billion weights in April) one Triton kernel. It is predicted as one of layer norm, which reads, keeps and writes as much.
-- torchtitan/parallelisms/parallelize_llama.py: regions without reentry, and without states of the random generator, around each
-  block (``"full"``), around every second one (``"layer"``), or around each with attention and every other product kept (``"op"``).
-- `apply_compile` gives each block to `torch.compile`, with the region around it; embedding, last norm, head and loss are not compiled.
+- torchtitan/models/llama/model.py: queries and keys are turned as complex numbers in single precision, keys and values
+  are copied for the heads that share them, and head and embedding have weights of their own. The logits are converted
+  to single precision, by the model in April and by the loss in December.
+- torchtitan/models/norms.py: a norm by root mean square, operator by operator in single precision, or (`fused_rmsnorm`,
+  8 and 13 billion weights in April) one Triton kernel. It is predicted as one of layer norm, which reads, keeps and
+  writes as much.
+- torchtitan/parallelisms/parallelize_llama.py: regions without reentry, and without states of the random generator,
+  around each block (``"full"``), around every second one (``"layer"``), or around each with attention and every other
+  product kept (``"op"``).
+- `apply_compile` gives each block to `torch.compile`, with the region around it; embedding, last norm, head and loss
+  are not compiled.
 - ``fully_shard`` wraps each block: weights gathered in bfloat16, gradients reduced in single precision.
-- torchtitan/float8.py: torchao converts the linear layers but the head (`float8`). That weights of shards can be gathered in float8
-  (``enable_fsdp_float8_all_gather``) is not predicted.
+- torchtitan/float8.py: torchao converts the linear layers but the head (`float8`). That weights of shards can be
+  gathered in float8 (``enable_fsdp_float8_all_gather``) is not predicted.
 
-Facts of foundation-model-stack/fms-fsdp of March 2024 (5e522b4) with foundation-model-stack's fms of February 2024 (e9680cb3):
+Facts of foundation-model-stack/fms-fsdp of March 2024 (5e522b4) with foundation-model-stack's fms of February 2024
+(e9680cb3):
 
-- fms/modules/positions.py turns by products with matrices, whose sums are made of four times the numbers; results are made contiguous.
+- fms/modules/positions.py turns by products with matrices, whose sums are made of four times the numbers; results are
+  made contiguous.
 - fms/modules/layernorm.py is operator by operator too; the loss is torch's, of logits in bfloat16.
 - FSDP wraps each block; weights and reduced gradients are bfloat16. A selective row checkpoints every second block.
 - main_training.py gives the network to `torch.compile` after FSDP has wrapped it, in the rows of May 2024 (ed74fd5).
@@ -41,11 +47,11 @@ COMPILED = ("nothing", "blocks", "whole")
 
 
 class Llama(nn.Module):
-    """A decoder; called with tokens (batch, length), it returns logits (batch, length, vocabulary) in its weights' type.
+    """A decoder of tokens (batch, length) to logits (batch, length, vocabulary) in its weights' type.
 
     Args:
         inner: width of the MLP.
-        length: of the longest sequence; it has no weights.
+        length: tokens of the longest sequence; it has no weights.
         checkpointing: one of `CHECKPOINTING`.
         rotation: one of `ROTATIONS`, torchtitan's or fms's.
         fused_norm: norms are one kernel.
@@ -83,9 +89,7 @@ class Llama(nn.Module):
         norm = nn.LayerNorm if fused_norm else _RmsNorm
         rotate = _complex if rotation == "complex" else _by_matrix
         self.embed = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(
-            LlamaBlock(width, heads, groups, inner, norm, rotate) for _ in range(layers)
-        )
+        self.blocks = nn.ModuleList(LlamaBlock(width, heads, groups, inner, norm, rotate) for _ in range(layers))
         if float8:
             in_float8(self.blocks)
         for block in self.blocks if compiled == "blocks" else ():
@@ -101,9 +105,10 @@ class Llama(nn.Module):
 
     @staticmethod
     def tensor_parallel_plan(*, loss_parallel: bool = True) -> dict[str, Any]:
-        """Return torchtitan's plan for `parallelize_module`: tensor parallel products, and sequence parallel norms between them.
+        """Return torchtitan's plan for `parallelize_module`: tensor-parallel products, sequence-parallel norms.
 
-        ``torchtitan/parallelisms/parallelize_llama.py`` of December 2024, `apply_tp`. Ranks divide the heads of keys, and the length.
+        ``torchtitan/parallelisms/parallelize_llama.py`` of December 2024, `apply_tp`. Ranks divide the heads of keys,
+        and the length.
 
         Args:
             loss_parallel: logits stay in parts, for a loss within `torch.distributed.tensor.parallel.loss_parallel`.
@@ -117,9 +122,7 @@ class Llama(nn.Module):
         )
 
         def gathered(*others: None) -> PrepareModuleInput:
-            return PrepareModuleInput(
-                input_layouts=(Shard(1), *others), desired_input_layouts=(Replicate(), *others)
-            )
+            return PrepareModuleInput(input_layouts=(Shard(1), *others), desired_input_layouts=(Replicate(), *others))
 
         logits = Shard(-1) if loss_parallel else Replicate()
         return {
@@ -136,9 +139,7 @@ class Llama(nn.Module):
             "blocks.*.mlp.rise": ColwiseParallel(),
             "blocks.*.mlp.fall": RowwiseParallel(output_layouts=Shard(1)),
             "norm": SequenceParallel(),
-            "head": ColwiseParallel(
-                input_layouts=Shard(1), output_layouts=logits, use_local_output=not loss_parallel
-            ),
+            "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=logits, use_local_output=not loss_parallel),
         }
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -188,9 +189,7 @@ class LlamaBlock(nn.Module):
 
 
 class _Attention(nn.Module):
-    def __init__(
-        self, width: int, heads: int, groups: int, rotate: Callable[[Tensor, Tensor], Tensor]
-    ) -> None:
+    def __init__(self, width: int, heads: int, groups: int, rotate: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.size, self.of_each, self.rotate = width // heads, heads // groups, rotate
         self.query = nn.Linear(width, width, bias=False)
@@ -201,14 +200,11 @@ class _Attention(nn.Module):
     def forward(self, features: Tensor, table: Tensor) -> Tensor:
         batch, length, _ = features.shape
         query, key, value = (
-            product(features).view(batch, length, -1, self.size)
-            for product in (self.query, self.key, self.value)
+            product(features).view(batch, length, -1, self.size) for product in (self.query, self.key, self.value)
         )
         query, key = self.rotate(query, table), self.rotate(key, table)
         if self.of_each > 1:
-            key, value = (
-                each.unsqueeze(3).expand(-1, -1, -1, self.of_each, -1).flatten(2, 3) for each in (key, value)
-            )
+            key, value = (each.unsqueeze(3).expand(-1, -1, -1, self.of_each, -1).flatten(2, 3) for each in (key, value))
         query, key, value = (each.transpose(1, 2) for each in (query, key, value))
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         result: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
@@ -232,7 +228,8 @@ class TokenLoss(nn.Module):
 
     Args:
         single: the loss converts the logits to single precision.
-        is_compiled: it is given to `torch.compile`, as by torchtitan from February 2025 on (torchtitan/components/loss.py).
+        is_compiled: it is given to `torch.compile`, as by torchtitan from February 2025 on
+            (torchtitan/components/loss.py).
     """
 
     def __init__(self, *, single: bool = False, is_compiled: bool = False) -> None:

@@ -59,9 +59,7 @@ class RecurrentNetwork(nn.Module):
         encoder: turns inputs (steps, sequences, ...) into (steps, sequences, `input_size`).
     """
 
-    def __init__(
-        self, encoder: nn.Module, *, input_size: int, hidden_size: int, layers: int, classes: int
-    ) -> None:
+    def __init__(self, encoder: nn.Module, *, input_size: int, hidden_size: int, layers: int, classes: int) -> None:
         super().__init__()
         self.encoder = encoder
         sizes = [input_size] + [hidden_size] * (layers - 1)
@@ -87,9 +85,7 @@ def language_model(*, vocabulary: int, hidden_size: int, layers: int) -> Recurre
 
 def acoustic_model(*, features: int, hidden_size: int, layers: int, classes: int) -> RecurrentNetwork:
     """Return a network that classifies each frame of speech, which comes as a vector of features."""
-    return RecurrentNetwork(
-        nn.Identity(), input_size=features, hidden_size=hidden_size, layers=layers, classes=classes
-    )
+    return RecurrentNetwork(nn.Identity(), input_size=features, hidden_size=hidden_size, layers=layers, classes=classes)
 
 
 class SequenceLoss(nn.Module):

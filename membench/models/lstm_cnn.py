@@ -20,12 +20,10 @@ class LSTMCNN(nn.Module):
 
     Args:
         features: turns images into vectors of `feature_size`.
-        frames: of a video; a batch holds the first frames of all videos, then the second ones, and so on.
+        frames: number of a video's frames; a batch holds the first frames of all videos, then the second ones ...
     """
 
-    def __init__(
-        self, features: nn.Module, *, feature_size: int, hidden_size: int, frames: int, classes: int
-    ) -> None:
+    def __init__(self, features: nn.Module, *, feature_size: int, hidden_size: int, frames: int, classes: int) -> None:
         super().__init__()
         self.frames = frames
         self.features = features

@@ -2,17 +2,18 @@
 
 Facts of microsoft/DeepSpeedExamples, Megatron-LM, in January 2021, with which ZeRO-Offload's 10 billion weights ran:
 
-- model/gpt2_modeling.py, mpu/transformer.py: queries, keys and values are one product; the scores are divided, multiplied by a
-  mask and lowered by another one in operators of their own, so that each writes all of them; three dropouts in a layer, one
-  behind the embedding; the norm is one kernel (apex), GELU another (the just-in-time compiler). The head's weights are the
-  embedding's.
+- model/gpt2_modeling.py, mpu/transformer.py: queries, keys and values are one product; the scores are divided,
+  multiplied by a mask and lowered by another one in operators of their own, so that each writes all of them; three
+  dropouts in a layer, one behind the embedding; the norm is one kernel (apex), GELU another (the just-in-time
+  compiler). The head's weights are the embedding's.
 - ``--checkpoint-activations``: each layer is a region of its own, whose second run is the whole layer.
-- fp16/fp16.py, mpu/cross_entropy.py: weights are half precision, logits are converted to single precision and copied once more;
-  their softmax is kept for the backward pass, which turns it into the gradient.
+- fp16/fp16.py, mpu/cross_entropy.py: weights are half precision, logits are converted to single precision and copied
+  once more; their softmax is kept for the backward pass, which turns it into the gradient.
 - The vocabulary is padded to a multiple of 128: 50,304.
 
 A mixed-precision step keeps 16 bytes for each weight, and 20 with a single-precision gradient (ZeRO-Offload, Section 2;
-ZeRO-Infinity, Section 3). Here the weights are the program's half-precision ones, and the copies are the optimizer's states.
+ZeRO-Infinity, Section 3). Here the weights are the program's half-precision ones, and the copies are the optimizer's
+states.
 """
 
 from collections.abc import Iterable
@@ -41,13 +42,7 @@ class Megatron(nn.Module):
     mask: Tensor
 
     def __init__(
-        self,
-        *,
-        layers: int,
-        width: int,
-        heads: int,
-        vocabulary: int = VOCABULARY,
-        is_checkpointed: bool = True,
+        self, *, layers: int, width: int, heads: int, vocabulary: int = VOCABULARY, is_checkpointed: bool = True
     ) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, width)
@@ -104,39 +99,49 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class MasterAdam(torch.optim.Optimizer):
-    """Adam in one kernel on single-precision copies of half-precision weights, which are rounded to the weights afterwards.
+    """Adam in one kernel on single-precision copies of half-precision weights, which are rounded afterwards.
 
     States of a weight: its copy, both averages, and the number of its steps.
+
+    Args:
+        fused: update weight by weight, so that the gradient of one at a time is in single precision. Kernels that read
+            half-precision gradients (``FusedAdam`` of apex with ``master_weights``) hold none, and DeepSpeed's stage 3
+            converts those of ``sub_group_size`` weights, 1e9, at a time. Otherwise those of all weights are converted
+            first.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 1e-3) -> None:
-        super().__init__(params, {"lr": lr})
+    def __init__(self, params: Iterable[Tensor], lr: float = 1e-3, fused: bool = False) -> None:
+        super().__init__(params, {"lr": lr, "fused": fused})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update the weights that have gradients."""
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
-            states = [self._state(weight) for weight in weights]
-            copies = [state["copy"] for state in states]
-            adam(
-                copies,
-                [weight.grad.float() for weight in weights],
-                [state["mean"] for state in states],
-                [state["square"] for state in states],
-                [],
-                [state["step"] for state in states],
-                fused=True,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=group["lr"],
-                weight_decay=0.0,
-                eps=1e-8,
-                maximize=False,
-            )
-            for weight, copy in zip(weights, copies, strict=True):
-                weight.copy_(copy)
+            for together in [[weight] for weight in weights] if group["fused"] else [weights]:
+                self._update(together, group["lr"])
+
+    def _update(self, weights: list[Tensor], lr: float) -> None:
+        states = [self._state(weight) for weight in weights]
+        copies = [state["copy"] for state in states]
+        adam(
+            copies,
+            [weight.grad.float() for weight in weights if weight.grad is not None],
+            [state["mean"] for state in states],
+            [state["square"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=lr,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
+        for weight, copy in zip(weights, copies, strict=True):
+            weight.copy_(copy)
 
     def _state(self, weight: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[weight]
@@ -173,8 +178,7 @@ class _Attention(nn.Module):
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
         batch, length, width = features.shape
         parts = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in self.inputs(features).chunk(3, dim=-1)
+            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.inputs(features).chunk(3, dim=-1)
         )
         query, key, value = parts
         scores = torch.matmul(query, key.transpose(-1, -2)) / sqrt(width // self.heads)

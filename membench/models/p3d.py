@@ -56,13 +56,13 @@ def p3d_resnet(
 ) -> nn.Sequential:
     """Return the network for clips of shape (3, 16, height, width); by default the one of 199 layers.
 
-    A pooling behind the stem, and behind each of the first three stages, halves the number of frames, so that one is left
-    for the fourth stage, whose bottlenecks are two-dimensional. From the second stage on a stage's first block halves
-    height and width.
+    A pooling behind the stem, and behind each of the first three stages, halves the number of frames, so that one is
+    left for the fourth stage, whose bottlenecks are two-dimensional. From the second stage on a stage's first block
+    halves height and width.
 
     Args:
         blocks: by stage; four.
-        channels: of the stem, and of the first stage's inner convolutions.
+        channels: number of channels of the stem, and of the first stage's inner convolutions.
     """
     model = nn.Sequential()
     model.add_module("conv1", _convolution(3, channels, (1, 7, 7), stride=2).append(nn.ReLU(inplace=True)))

@@ -29,8 +29,8 @@ def blocks_per_stage(depth: int) -> list[int]:
     """Return the blocks of each stage of the ImageNet network with that many weight layers.
 
     Raises:
-        ValueError: the depth has no entry in `BLOCKS_PER_STAGE`, and is not 3n+2 beyond the deepest of them. Those have the
-            share of the second and third stage of 1001.
+        ValueError: the depth has no entry in `BLOCKS_PER_STAGE`, and is not 3n+2 beyond the deepest of them. Those have
+            the share of the second and third stage of 1001.
     """
     if depth in BLOCKS_PER_STAGE:
         return BLOCKS_PER_STAGE[depth]
@@ -68,9 +68,7 @@ class ShortcutFirstBottleneck(Bottleneck):  # type: ignore[misc]  # torchvision 
         return self.relu(out)
 
 
-def imagenet_resnet(
-    depth: int, *, projects_first_shortcut: bool = False, shortcut_first: bool = False
-) -> ResNet:
+def imagenet_resnet(depth: int, *, projects_first_shortcut: bool = False, shortcut_first: bool = False) -> ResNet:
     """Return the ImageNet network with ``depth`` weight layers, projections of the shortcuts not counted.
 
     A bottleneck halves height and width in its first 1x1 convolution, as in He et al.'s and Layrub's definitions
@@ -79,8 +77,8 @@ def imagenet_resnet(
     Args:
         projects_first_shortcut: the first block has a 1x1 convolution in its shortcut although channels agree,
             as in Layrub's definition of ResNet-34. Every bottleneck network has one there anyway.
-        shortcut_first: a block computes its shortcut's projection before its convolutions, as in He et al.'s and Layrub's
-            definitions (torchvision's after them). The results are equal; what is in memory at a time is not.
+        shortcut_first: a block computes its shortcut's projection before its convolutions, as in He et al.'s and
+            Layrub's definitions (torchvision's after them). The results are equal; what is in memory at a time is not.
 
     Raises:
         ValueError: there is no network of this depth, see `blocks_per_stage`.

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from membench.core.checks import choice
 from membench.core.errors import MembenchError
-from membench.core.opened import opened
-from membench.core.workload import Workload
+from membench.core.step.opened import opened
+from membench.core.step.workload import Workload
 
 
 class Phase(StrEnum):
@@ -28,8 +28,8 @@ class Phase(StrEnum):
 class CacheKind(StrEnum):
     """How a cache takes new keys and values.
 
-    A dynamic one (transformers' `DynamicCache`) makes a longer tensor for each layer and frees the shorter one; a static one
-    (`StaticCache`) has tensors of a fixed length, and is written in place.
+    A dynamic one (transformers' `DynamicCache`) makes a longer tensor for each layer and frees the shorter one; a
+    static one (`StaticCache`) has tensors of a fixed length, and is written in place.
     """
 
     DYNAMIC = "dynamic"
@@ -42,10 +42,11 @@ def served_inputs(
     """Return the inputs of a step in which a network of transformers serves sequences, as its ``generate`` passes them.
 
     Args:
-        module: a causal language model, on any device, ``meta`` included; it runs once on all but the last token to decode.
+        module: a causal language model, on any device, ``meta`` included; it runs once on all but the last token to
+            decode.
         input_ids: (sequences, tokens).
-        phase: ``"prefill"``: all tokens are the prompts. ``"decode"``: the last token of each sequence is the new one, and the
-            cache holds the earlier ones.
+        phase: ``"prefill"``: all tokens are the prompts. ``"decode"``: the last token of each sequence is the new one,
+            and the cache holds the earlier ones.
         cache: ``"dynamic"``, or ``"static"`` of that many tokens.
 
     Raises:
@@ -53,7 +54,8 @@ def served_inputs(
     """
     if not hasattr(module, "generate") or not hasattr(module, "config"):
         raise MembenchError(
-            f"keys and values are kept by a causal language model of transformers, such as model=hf/llama-2-7b-hf; this is a "
+            f"keys and values are kept by a causal language model of transformers, such as model=hf/llama-2-7b-hf; "
+            f"this is a "
             f"{type(module).__name__}"
         )
     if input_ids.dim() != 2 or input_ids.shape[1] < 2:
@@ -68,9 +70,7 @@ def served_inputs(
         output = module(input_ids=input_ids[:, :-1], past_key_values=kept, use_cache=True)
     filled = getattr(output, "past_key_values", None)
     if filled is None:
-        raise MembenchError(
-            f"{type(module).__name__} returns no past_key_values, so its decoding cannot be predicted"
-        )
+        raise MembenchError(f"{type(module).__name__} returns no past_key_values, so its decoding cannot be predicted")
     return {"input_ids": input_ids[:, -1:].contiguous(), "past_key_values": filled, "use_cache": True}
 
 

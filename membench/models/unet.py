@@ -1,4 +1,7 @@
-"""U-Net for segmentation (Ronneberger et al. 2015, "U-Net: Convolutional Networks for Biomedical Image Segmentation")."""
+"""U-Net for segmentation.
+
+Ronneberger et al. 2015, "U-Net: Convolutional Networks for Biomedical Image Segmentation".
+"""
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +14,8 @@ class UNet(nn.Module):
     up-convolutions that halve the channels on the way up, and a 1x1 convolution to the classes: 23 convolutions.
 
     Args:
-        channels: of the images.
-        classes: of each pixel.
+        channels: number of channels of the images.
+        classes: number of classes of each pixel.
         width: channels at the full resolution.
         depth: number of poolings.
         padding: 0 as published, where the copied features are cropped to the smaller ones of the expansive path
@@ -34,20 +37,15 @@ class UNet(nn.Module):
         widths = [width * 2**level for level in range(depth + 1)]
         inputs = [channels, *widths]
         self.down = nn.ModuleList(
-            _convolutions(before, after, padding, batch_norm)
-            for before, after in zip(inputs, widths, strict=False)
+            _convolutions(before, after, padding, batch_norm) for before, after in zip(inputs, widths, strict=False)
         )
         self.pool = nn.MaxPool2d(2)
-        self.rise = nn.ModuleList(
-            nn.ConvTranspose2d(2 * after, after, 2, stride=2) for after in reversed(widths[:-1])
-        )
-        self.up = nn.ModuleList(
-            _convolutions(2 * after, after, padding, batch_norm) for after in reversed(widths[:-1])
-        )
+        self.rise = nn.ModuleList(nn.ConvTranspose2d(2 * after, after, 2, stride=2) for after in reversed(widths[:-1]))
+        self.up = nn.ModuleList(_convolutions(2 * after, after, padding, batch_norm) for after in reversed(widths[:-1]))
         self.classify = nn.Conv2d(width, classes, 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the scores (batch, classes, height, width) of each pixel of images (batch, channels, height, width)."""
+        """Return scores (batch, classes, height, width) of the pixels of images (batch, channels, height, width)."""
         *copied, features = self._contract(images)
         for rise, convolutions in zip(self.rise, self.up, strict=True):
             risen = rise(features)

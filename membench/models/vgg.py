@@ -48,7 +48,7 @@ def vgg_of_groups(convolutions: Sequence[int]) -> VGG:
 
 
 def vgg_without_average(depth: int) -> VGG:
-    """Return VGG-``depth`` as Caffe deploys it: without torchvision's average pooling, which at 224 px copies its input."""
+    """Return VGG-``depth`` as Caffe deploys it, without torchvision's pooling, which at 224 px copies its input."""
     network = vgg(depth)
     network.avgpool = nn.Identity()
     return network

@@ -82,10 +82,7 @@ def layrub_wide_resnet(*, depth: int, widening_factor: int) -> nn.Sequential:
         for number in range(blocks):
             stride = 1 if number else first_stride
             block = PostActivationBlock(
-                in_channels=in_channels,
-                out_channels=out_channels,
-                stride=stride,
-                normalizes_sum=number < blocks - 1,
+                in_channels=in_channels, out_channels=out_channels, stride=stride, normalizes_sum=number < blocks - 1
             )
             layer.append(block)
             in_channels = out_channels

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from membench.core.files import naming
 from membench.core.units import GIB, MIB, format_seconds
 
 OURS = "joint"
@@ -67,7 +68,7 @@ class Frontier:
     Attributes:
         title: network, batch size and device.
         eager: the point of eager execution.
-        points: of all strategies, in their order; those of one strategy by rising budget.
+        points: points of all strategies, in their order; those of one strategy by rising budget.
         capacity_bytes: memory of the device.
         ours: the strategy whose line stands out.
     """
@@ -79,7 +80,7 @@ class Frontier:
     ours: str = OURS
 
     def lines(self) -> dict[str, list[FrontierPoint]]:
-        """Return the different points of each strategy by rising peak, without those that need more memory than eager."""
+        """Return each strategy's different points by rising peak, without those that need more memory than eager."""
         found: defaultdict[str, dict[tuple[int, float], FrontierPoint]] = defaultdict(dict)
         for point in self.points:
             if point.peak_bytes <= self.eager.peak_bytes:
@@ -115,7 +116,8 @@ def draw(frontier: Frontier) -> Figure:
 def save(figure: Figure, path: Path) -> None:
     """Save a picture as ``.png``, the same bytes for the same points."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Software": None})
+    with naming(path):
+        figure.savefig(path, dpi=150, metadata={"Software": None})
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,7 @@ def _set_axes(axes: Axes, frontier: Frontier) -> None:
 
 def _numbers(low: float, high: float) -> list[float]:
     """Return numbers for a logarithmic axis, at most about eight."""
-    found = [
-        step * 10.0**power for power in range(-7, 5) for step in _STEPS if low <= step * 10.0**power <= high
-    ]
+    found = [step * 10.0**power for power in range(-7, 5) for step in _STEPS if low <= step * 10.0**power <= high]
     if len(found) >= 3:
         return found
     step = _round_step((high - low) / 5)
@@ -163,12 +163,7 @@ def _numbers(low: float, high: float) -> list[float]:
 
 def _round_step(value: float) -> float:
     """Return the least of 1, 2, 2.5 and 5 times a power of ten that is not below a value."""
-    return next(
-        step * 10.0**power
-        for power in range(-9, 12)
-        for step in (1, 2, 2.5, 5)
-        if step * 10.0**power >= value
-    )
+    return next(step * 10.0**power for power in range(-9, 12) for step in (1, 2, 2.5, 5) if step * 10.0**power >= value)
 
 
 def _draw_bound(axes: Axes, frontier: Frontier) -> None:
@@ -212,9 +207,7 @@ def _place(axes: Axes, labels: Sequence[_Label], frontier: Frontier) -> None:
     taken = [
         (x - 3, x + 3, y - 3, y + 3)
         for line in frontier.lines().values()
-        for x, y in _along(
-            [_place_of(axes, point.peak_bytes, point.step_time_s, points_per_pixel) for point in line]
-        )
+        for x, y in _along([_place_of(axes, point.peak_bytes, point.step_time_s, points_per_pixel) for point in line])
     ]
     limits = [edge * points_per_pixel for edge in (frame.x0, frame.x1, frame.y0, frame.y1)]
     for label in labels:
@@ -230,11 +223,7 @@ def _place(axes: Axes, labels: Sequence[_Label], frontier: Frontier) -> None:
                 (x + distance, y - height - distance), (x - width - distance, y + distance),
             )
         ]  # fmt: skip
-        free = (
-            box
-            for box in boxes
-            if _is_inside(box, limits) and not any(_overlap(box, other) for other in taken)
-        )
+        free = (box for box in boxes if _is_inside(box, limits) and not any(_overlap(box, other) for other in taken))
         box = next(free, boxes[0])
         taken.append(box)
         far = max(abs(box[0] + width / 2 - x) - width / 2, abs(box[2] + height / 2 - y) - height / 2) > 14

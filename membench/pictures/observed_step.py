@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from membench.core.schedule import Compute, Schedule, Work
-from membench.core.task_graph import AFTER_THE_LOSS
-from membench.core.timeline import Span, Timeline
+from membench.core.graph.schedule import Compute, Schedule, Work
+from membench.core.graph.task_graph import AFTER_THE_LOSS
+from membench.core.graph.timeline import Span, Timeline
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class RepeatedRun:
     """A schedule and the simulated or measured timeline of its runs.
 
     Attributes:
-        timeline: of one run, which stands for all.
+        timeline: timeline of one run, which stands for all.
         count: number of runs in the step.
     """
 
@@ -52,7 +52,7 @@ class PlacedSpan(NamedTuple):
     """A span of the step and its run.
 
     Attributes:
-        position: of the run among all runs of the step, from 0.
+        position: position of the run among all runs of the step, from 0.
         span: in seconds since the step began.
     """
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from membench.core.schedule import COMPUTE_STREAM, Schedule
-from membench.core.timeline import Timeline
+from membench.core.graph.schedule import COMPUTE_STREAM, Schedule
+from membench.core.graph.timeline import Timeline
 from membench.pictures.observed_step import ObservedStep
 from membench.planning.memory.holders import held_bytes
 
@@ -48,9 +48,7 @@ def _concatenated(runs: Sequence[Occupancy]) -> Occupancy:
     starts_s = np.cumsum([0.0, *(run.ends_s[-1] for run in runs[:-1])])
     ends_s = np.concatenate([start_s + run.ends_s for start_s, run in zip(starts_s, runs, strict=True)])
     held_bytes = {
-        name: np.concatenate(
-            [run.held_bytes.get(name, np.zeros(len(run.ends_s), dtype=np.int64)) for run in runs]
-        )
+        name: np.concatenate([run.held_bytes.get(name, np.zeros(len(run.ends_s), dtype=np.int64)) for run in runs])
         for name in names
     }
     return Occupancy(ends_s, held_bytes)
@@ -59,8 +57,8 @@ def _concatenated(runs: Sequence[Occupancy]) -> Occupancy:
 def _of_schedule(schedule: Schedule, timeline: Timeline) -> Occupancy:
     """Return the occupancy while each task of the compute stream runs, including workspace.
 
-    As in `average_bytes`, memory changes at the compute stream's position: a column lasts from the end of one task to the
-    end of the next. It shows the peak of the instructions issued in that time, so that the highest column is the
+    As in `average_bytes`, memory changes at the compute stream's position: a column lasts from the end of one task to
+    the end of the next. It shows the peak of the instructions issued in that time, so that the highest column is the
     schedule's peak; instructions after the last task count with that task.
     """
     by_holder = held_bytes(schedule)
@@ -88,6 +86,4 @@ def thin(full: Occupancy, columns: int) -> Occupancy:
 
 def _argmax_between(values: NDArray[np.int64], edges: list[int]) -> NDArray[np.int64]:
     """Return the position of the greatest value between each two edges."""
-    return np.array(
-        [start + int(values[start:stop].argmax()) for start, stop in pairwise(edges)], dtype=np.int64
-    )
+    return np.array([start + int(values[start:stop].argmax()) for start, stop in pairwise(edges)], dtype=np.int64)

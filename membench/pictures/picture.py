@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter
 from numpy.typing import NDArray
 
-from membench.core.timeline import Span
+from membench.core.files import naming
+from membench.core.graph.timeline import Span
 from membench.core.units import GIB, MIB, format_bytes, format_seconds
 from membench.pictures.observed_step import ObservedStep, PlacedSpan
 from membench.pictures.occupancy import Occupancy, occupancy, thin
@@ -109,8 +110,9 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     """Save a picture as ``.png`` and ``.pdf`` and return their paths."""
     png, pdf = path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.pdf")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(png, dpi=150)
-    figure.savefig(pdf)
+    for picture in (png, pdf):
+        with naming(picture):
+            figure.savefig(picture, dpi=150)
     return png, pdf
 
 
@@ -129,12 +131,8 @@ def _draw_memory(axes: Axes, step: ObservedStep, full: Occupancy) -> None:
     unit, unit_bytes = ("GB", GIB) if step.peak_bytes >= GIB else ("MB", MIB)
     times_s = [0.0, *held.ends_s]
     colors = _colors(HOLDER_COLORS, set(held.held_bytes))
-    layers = [
-        [*held.held_bytes[name] / unit_bytes, held.held_bytes[name][-1] / unit_bytes] for name in colors
-    ]
-    axes.stackplot(
-        times_s, layers, labels=list(colors), colors=list(colors.values()), step="post", linewidth=0
-    )
+    layers = [[*held.held_bytes[name] / unit_bytes, held.held_bytes[name][-1] / unit_bytes] for name in colors]
+    axes.stackplot(times_s, layers, labels=list(colors), colors=list(colors.values()), step="post", linewidth=0)
     peak_s = full.ends_s[max(0, full.peak - 1) : full.peak + 1].mean()
     axes.plot(peak_s, step.peak_bytes / unit_bytes, marker="v", color="#111827", markersize=5, zorder=5)
     top_bytes = step.peak_bytes
@@ -156,9 +154,7 @@ def _draw_memory(axes: Axes, step: ObservedStep, full: Occupancy) -> None:
     axes.xaxis.set_major_formatter(EngFormatter("s"))
     axes.grid(axis="y", color="#e5e7eb")
     one_for_all = step.measured_peak_bytes is not None and len(step.starts_s) > 1
-    axes.set_title(
-        "device memory" + ("; the micro-batch that was timed stands for all" if one_for_all else "")
-    )
+    axes.set_title("device memory" + ("; the micro-batch that was timed stands for all" if one_for_all else ""))
     handles, labels = axes.get_legend_handles_labels()  # from the top of the stack down
     axes.legend(handles[::-1], labels[::-1], frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
@@ -175,9 +171,7 @@ def _draw_streams(axes: Axes, step: ObservedStep, window_s: tuple[float, float],
         else:
             pixels = np.tile(to_rgba(color), (1, _COLUMNS, 1))
             pixels[0, :, 3] = busy_share(spans, np.linspace(*window_s, _COLUMNS + 1))
-            axes.imshow(
-                pixels, extent=(*window_s, row + 0.4, row - 0.4), aspect="auto", interpolation="nearest"
-            )
+            axes.imshow(pixels, extent=(*window_s, row + 0.4, row - 0.4), aspect="auto", interpolation="nearest")
     axes.set_xlim(*window_s)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(range(len(rows)), list(rows))
@@ -242,7 +236,5 @@ def _activity_colors(step: ObservedStep) -> dict[str, str]:
 
 def _colors(known: Mapping[str, str], names: Set[str]) -> dict[str, str]:
     """Return a color for each name, known names first; the others take `OTHER_COLORS` in turn."""
-    unknown = {
-        name: OTHER_COLORS[i % len(OTHER_COLORS)] for i, name in enumerate(sorted(names - known.keys()))
-    }
+    unknown = {name: OTHER_COLORS[i % len(OTHER_COLORS)] for i, name in enumerate(sorted(names - known.keys()))}
     return {name: color for name, color in known.items() if name in names} | unknown

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from membench.core.schedule import Compute
+from membench.core.graph.schedule import Compute
 from membench.pictures.observed_step import ObservedStep
 from membench.pictures.occupancy import occupancy
 
@@ -35,11 +35,7 @@ def _spans(step: ObservedStep) -> Iterator[dict[str, Any]]:
     for run, position, span in step.spans():
         graph = run.schedule.graph
         work, activity = run.work(span), run.activity(span)
-        arguments: dict[str, Any] = {
-            "micro_batch": position,
-            "instruction": span.instruction,
-            "layer": run.label(span),
-        }
+        arguments: dict[str, Any] = {"micro_batch": position, "instruction": span.instruction, "layer": run.label(span)}
         if isinstance(work, Compute):
             name = graph.tasks[work.task].name
             arguments["workspace_bytes"] = graph.tasks[work.task].workspace_bytes

@@ -5,9 +5,9 @@ from dataclasses import replace
 from enum import StrEnum
 from operator import attrgetter
 
-from membench.core.convolution import Algorithm
-from membench.core.cost_model import CostModel
-from membench.core.task_graph import Task, TaskGraph
+from membench.core.graph.convolution import Algorithm
+from membench.core.graph.task_graph import Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 
 
 class Preference(StrEnum):

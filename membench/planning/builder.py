@@ -1,15 +1,15 @@
 """ScheduleBuilder: the interface through which strategies emit instructions.
 
-A strategy decides; the builder keeps the program legal. It tracks the blocks that are resident, that have a valid copy on
-the host and that are dead, adds the waits between streams that a copy needs, and refuses illegal requests.
+A strategy decides; the builder keeps the program legal. It tracks the blocks that are resident, that have a valid copy
+on the host and that are dead, adds the waits between streams that a copy needs, and refuses illegal requests.
 `planning.parallel.exchange` inserts the exchange of gradients into a finished program.
 """
 
 from collections.abc import Iterable
 
-from membench.core.codec import ActivationCodec
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.core.schedule import (
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
     HOST_STREAM,
@@ -27,8 +27,8 @@ from membench.core.schedule import (
     Synchronize,
     Wait,
 )
-from membench.core.task_graph import RESULT_ROLES, Task, TaskGraph
-from membench.planning.checking.accesses import Access, Accesses
+from membench.core.graph.task_graph import RESULT_ROLES, Task, TaskGraph
+from membench.planning.accesses import Access, Accesses
 from membench.planning.pool import Pool, PoolUse
 from membench.planning.region import Region
 from membench.planning.uses import touching_tasks
@@ -94,7 +94,10 @@ class ScheduleBuilder:
         return block in self._space_bytes
 
     def is_dead(self, block: int) -> bool:
-        """Return whether no later task of the device touches the block, and it is neither a result nor yet to be copied to the host."""
+        """Return whether no later task of the device touches the block.
+
+        A result, and a block that is yet to be copied to the host, count as touched.
+        """
         wanted = self.graph.blocks[block]
         is_wanted_there = wanted.host_location is not None or self._uses_left_on_host[block] > 0
         is_stored = not is_wanted_there or block in self._on_host
@@ -120,7 +123,7 @@ class ScheduleBuilder:
         """Run a task; its inputs must be resident, those of a task of the host in host memory.
 
         Args:
-            stream: of a task of the device; None: the compute stream, or that of its collective.
+            stream: stream of a task of the device; None: the compute stream, or that of its collective.
 
         Raises:
             UnsupportedStrategy: an input is not there.
@@ -162,20 +165,12 @@ class ScheduleBuilder:
     def _compute_on_host(self, task: Task) -> None:
         touched = dict.fromkeys((*task.reads, *task.writes))
         if missing := [block for block in touched if not self.is_on_host(block)]:
-            self._refuse(
-                f"task {task.name!r} of the host uses {self._name(missing[0])!r}, which is not in host memory"
-            )
-        users = [
-            user
-            for block in touched
-            for user in self._in_host_memory.before(block, writes=block in task.writes)
-        ]
+            self._refuse(f"task {task.name!r} of the host uses {self._name(missing[0])!r}, which is not in host memory")
+        users = [user for block in touched for user in self._in_host_memory.before(block, writes=block in task.writes)]
         for stream, index in sorted(users, key=lambda user: -user[1]):  # later ones include earlier ones
             self._wait(HOST_STREAM, stream, index)
         if resident := [block for block in task.writes if self.is_resident(block)]:
-            self._refuse(
-                f"task {task.name!r} of the host writes {self._name(resident[0])!r}, which is resident"
-            )
+            self._refuse(f"task {task.name!r} of the host writes {self._name(resident[0])!r}, which is resident")
         index = self._emit(Compute(task.index, HOST_STREAM), HOST_STREAM)
         self._computed.add(task.index)
         for block in touched:
@@ -248,7 +243,8 @@ class ScheduleBuilder:
         has_copy = self.is_on_host(block) or self.is_encoded(block)
         if not (self.graph.blocks[block].is_transient and (self.is_dead(block) or has_copy)):
             self._refuse(
-                f"{self._name(block)!r} is the caller's, or still needed and has no copy on the host, and no encoded form"
+                f"{self._name(block)!r} is the caller's, or still needed and has no copy on the host, and no encoded "
+                f"form"
             )
         self._wait_for(COMPUTE_STREAM, self._on_device.before(block, writes=True))
         piece = self._region.piece_of(block)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from membench.core.codec import ActivationCodec
-from membench.core.task_graph import Block, Role, TaskGraph
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.task_graph import Block, Role, TaskGraph
 
 
 def float32_activations(graph: TaskGraph) -> frozenset[int]:

@@ -6,7 +6,7 @@ A pool only counts bytes. `ScheduleBuilder` turns its unused bytes into `Hold` i
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 
-from membench.core.task_graph import Block
+from membench.core.graph.task_graph import Block
 from membench.core.units import KIB, MIB
 
 ALIGNMENT_BYTES = 256
@@ -106,15 +106,15 @@ class FixedPool(Pool):
 class BestFitPool(Pool):
     """Grows on demand and never shrinks; serves the smallest free piece that is large enough.
 
-    Best fit with coalescing, as TensorFlow's allocator (its `BFCAllocator`). Neighbours merge when they are free. A piece
-    is split only where the rest is at least as large as the request, or reaches `LARGEST_WASTE_BYTES`; otherwise it is
-    handed out whole. Pieces are multiples of `ALIGNMENT_BYTES`. So the extent includes fragmentation, between the pieces
-    and inside them.
+    Best fit with coalescing, as TensorFlow's allocator (its `BFCAllocator`). Neighbours merge when they are free. A
+    piece is split only where the rest is at least as large as the request, or reaches `LARGEST_WASTE_BYTES`; otherwise
+    it is handed out whole. Pieces are multiples of `ALIGNMENT_BYTES`. So the extent includes fragmentation, between the
+    pieces and inside them.
 
     Args:
-        doubles_up_to_bytes: it grows by regions, each at least twice as large as the one before and the last one as large as
-            what is left of this size (``BFCAllocator::Extend``), and pieces merge within their region only. Beyond that
-            size, and with 0 always, it grows by what it lacks.
+        doubles_up_to_bytes: it grows by regions, each at least twice as large as the one before and the last one as
+            large as what is left of this size (``BFCAllocator::Extend``), and pieces merge within their region only.
+            Beyond that size, and with 0 always, it grows by what it lacks.
     """
 
     held_bytes = 0

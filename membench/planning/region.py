@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from membench.core.schedule import Schedule
-from membench.core.task_graph import RESULT_ROLES
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import RESULT_ROLES
 from membench.planning.memory.liveness import residencies
 
 Interval = tuple[int, int]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from membench.core.task_graph import LayerTasks, TaskGraph
+from membench.core.graph.task_graph import LayerTasks, TaskGraph
 
 
 def touching_tasks(graph: TaskGraph, *, on_host: bool = False) -> list[list[int]]:

@@ -7,7 +7,7 @@ largest of these workspaces.
 
 from collections import deque
 
-from membench.core.schedule import EXCHANGE_STREAM
+from membench.core.graph.schedule import EXCHANGE_STREAM
 
 
 class Workspaces:

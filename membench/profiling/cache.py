@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from membench.core.call import Output
-from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.files import cache_directory, write_whole
+from membench.core.graph.call import Output
+from membench.core.hardware.device import file_name
 from membench.profiling.link import Link
 from membench.profiling.nvml import driver_version
 from membench.profiling.operators import OperatorCost
@@ -76,9 +76,7 @@ def load_cache(device: torch.device, directory: Path | None = None) -> CostCache
 
 
 def _operator_cost(content: dict[str, Any]) -> OperatorCost:
-    return OperatorCost(
-        **{**content, "outputs": tuple(each and _output(**each) for each in content["outputs"])}
-    )
+    return OperatorCost(**{**content, "outputs": tuple(each and _output(**each) for each in content["outputs"])})
 
 
 def _output(dtype: str, shape: list[int], stride: list[int], offset: int, size_bytes: int) -> Output:

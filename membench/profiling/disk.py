@@ -6,7 +6,7 @@ from pathlib import Path
 
 from membench.backends.disk import DiskStore
 from membench.backends.pages import pages
-from membench.core.task_graph import Block, Role
+from membench.core.graph.task_graph import Block, Role
 
 _SIZE_BYTES = 64 * 2**20
 _REPEATS = 2

@@ -1,9 +1,9 @@
 """Seconds that the host spends on a step's instructions in addition to the operators' own calls.
 
 A GPU computes while the host goes on issuing. With small kernels the host is the slower of the two, and a step takes as
-long as issuing: the operators' calls, which are measured one by one, and the executor's overhead, measured here on a chain
-of the smallest tasks. Code that runs repeatedly stays in the processor's caches and takes less time than in a step, so
-neighbours in the chain differ, and a call is timed after other calls.
+long as issuing: the operators' calls, which are measured one by one, and the executor's overhead, measured here on a
+chain of the smallest tasks. Code that runs repeatedly stays in the processor's caches and takes less time than in a
+step, so neighbours in the chain differ, and a call is timed after other calls.
 
 A CPU computes while it issues: there copies alone cost time, since threads hand over to each other.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 
 from membench.backends.real import real_backend
-from membench.core.call import Call, Value
-from membench.core.schedule import (
+from membench.core.graph.call import Call, Value
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
     Compute,
@@ -28,8 +28,8 @@ from membench.core.schedule import (
     Schedule,
     Wait,
 )
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
-from membench.execution.executor import Program
+from membench.core.graph.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.execution.executor import BoundSchedule
 from membench.execution.measurement import synchronize
 
 _TASKS = 100
@@ -43,8 +43,8 @@ class IssueTimes:
     """The host's seconds per instruction.
 
     Attributes:
-        task_s: of a task, without the call of its operator.
-        copy_s: of an offload or a prefetch, including the waits around it and its memory.
+        task_s: time of a task, without the call of its operator.
+        copy_s: time of an offload or a prefetch, including the waits around it and its memory.
     """
 
     task_s: float
@@ -52,7 +52,7 @@ class IssueTimes:
 
 
 def measure_issue(device: torch.device) -> IssueTimes:
-    """Issue a chain of tasks directly, by the executor, and by the executor with each result offloaded and prefetched."""
+    """Issue a chain of tasks directly, by the executor, and by the executor with results offloaded and prefetched."""
     graph = _chain()
     source = torch.zeros(_ELEMENTS, device=device)
     with torch.no_grad():
@@ -85,20 +85,18 @@ def _operator(index: int) -> str:
     return _OPERATORS[index % len(_OPERATORS)]
 
 
-def _program_s(
-    graph: TaskGraph, instructions: Callable[[], list[Instruction]], source: torch.Tensor
-) -> float:
+def _program_s(graph: TaskGraph, instructions: Callable[[], list[Instruction]], source: torch.Tensor) -> float:
     schedule = Schedule("chain", graph, tuple(instructions()), 0)
     backend = real_backend(schedule, source.device)
     backend.tensors.hold(0, source)
-    program = Program(schedule, backend)
+    program = BoundSchedule(schedule, backend)
     seconds = _issued_in_s(lambda: program.issue(timed=False), source.device)
     backend.close()
     return seconds
 
 
 def _issued_in_s(run: Callable[[], object], device: torch.device) -> float:
-    """Return the least of several times to issue everything; the first run, which allocates kept memory, does not count."""
+    """Return the least of several times to issue everything, but for the first, which allocates kept memory."""
     times_s = []
     for _ in range(_REPETITIONS + 1):
         synchronize(device)

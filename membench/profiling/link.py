@@ -30,8 +30,8 @@ class Link:
 
     Attributes:
         pageable_device_to_host_bytes_per_s, pageable_host_to_device_bytes_per_s: with host memory that is not pinned.
-        latency_s: of a small copy.
-        delay_s_per_byte: by which a copy delays tasks that run at the same time; 0 where an engine of its own copies.
+        latency_s: time of a small copy.
+        delay_s_per_byte: by how much a copy delays tasks that run meanwhile; 0 where an engine of its own copies.
     """
 
     device_to_host_bytes_per_s: float
@@ -51,7 +51,7 @@ class Link:
 
 
 def measure_link(device: torch.device) -> Link:
-    """Measure copies of large blocks; on the CPU, where "device" memory is host memory, one copy for both directions."""
+    """Measure copies of large blocks; on the CPU, whose "device" is host memory, one for both directions."""
     if device.type != "cpu":
         return _accelerator_link(device)
     source, target = (torch.zeros(_CPU_BYTES, dtype=torch.uint8) for _ in range(2))

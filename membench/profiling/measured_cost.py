@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 
 from membench.backends.accelerator_memory import drop_library_workspaces
-from membench.backends.programs import prepare
+from membench.backends.calls.fused_calls import prepare
 from membench.backends.tensors import mismatched_outputs
-from membench.core.codec import ActivationCodec
-from membench.core.convolution import Algorithm
-from membench.core.cost_model import CostModel
-from membench.core.machine import HostLimit
-from membench.core.task_graph import Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.convolution import Algorithm
+from membench.core.graph.task_graph import Kind, Phase, Role, Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
+from membench.core.hardware.machine import HostLimit
 from membench.execution.measurement import synchronize
 from membench.profiling.cache import CostCache
 from membench.profiling.disk import DiskRates, measure_disk
@@ -33,11 +33,11 @@ class MeasuredCost(CostModel):
         cache: earlier measurements, to which new ones are added; None: measurements end with the process.
         cuda_graph: steps are replayed as a CUDA graph, which the host issues at once.
         host_memory_bytes: the most that a step may hold in host memory; None: no limit.
-        disk_folder: of the file for what does not fit there, which is the optimizer's states.
+        disk_folder: folder of the file for what does not fit there, which is the optimizer's states.
 
     Attributes:
         has_measured: whether operators ran in this process; then its first step is not a cold start.
-        update_times_s: of the tasks of an optimizer's update, which are not operators, by name.
+        update_times_s: times of the tasks of an optimizer's update, which are not operators, by name.
     """
 
     def __init__(
@@ -71,8 +71,11 @@ class MeasuredCost(CostModel):
             return None
         return HostLimit(self.host_memory_bytes, on_disk=(Role.OPTIMIZER_STATE,))
 
-    def annotate(self, graph: TaskGraph) -> TaskGraph:
+    def annotate(self, graph: TaskGraph, *, exactly: bool = False) -> TaskGraph:
         """Return the graph with the workspaces of its operators, those measured now and those known before.
+
+        Args:
+            exactly: see `mismatched_outputs`.
 
         Raises:
             OutputMismatch: operators return, or returned when they were measured, other outputs than the graph has.
@@ -83,12 +86,12 @@ class MeasuredCost(CostModel):
         # backward operators last: they would write past the end of a workspace that was taken to be smaller
         for is_backward in (False, True):
             chosen = [task for task in operators if (task.phase is Phase.BACKWARD) is is_backward]
-            self._measure_missing(chosen, graph)
+            self._measure_missing(chosen, graph, exactly=exactly)
         tasks = (replace(task, workspace_bytes=self._workspace_bytes(task)) for task in graph.tasks)
         is_linear = any(task.kind is Kind.LINEAR for task in graph.tasks)
         return replace(graph, tasks=tuple(tasks), overhead_bytes=self._library_bytes if is_linear else 0)
 
-    def _measure_missing(self, operators: list[Task], graph: TaskGraph) -> None:
+    def _measure_missing(self, operators: list[Task], graph: TaskGraph, *, exactly: bool) -> None:
         """Measure the operators that have not been measured; refuse outputs that differ from the graph's."""
         missing: dict[Hashable, Task] = {}
         keys = [key_of(task) for task in operators]
@@ -102,7 +105,7 @@ class MeasuredCost(CostModel):
                 missing[key] = task
         if missing:
             self._measure(missing, graph)
-        self._check_outputs(keys, operators, graph)
+        self._check_outputs(keys, operators, graph, exactly=exactly)
 
     def _cost_of(self, task: Task) -> OperatorCost:
         if task.phase is Phase.UPDATE:
@@ -116,11 +119,12 @@ class MeasuredCost(CostModel):
             return task.workspace_bytes
         return self._measured[key_of(task)].workspace_bytes(task) if _is_operator(task) else 0
 
-    def _check_outputs(self, keys: list[Hashable], operators: list[Task], graph: TaskGraph) -> None:
+    def _check_outputs(self, keys: list[Hashable], operators: list[Task], graph: TaskGraph, *, exactly: bool) -> None:
         found = {}
         for key, task in zip(keys, operators, strict=True):
             assert task.call is not None
-            if outputs := mismatched_outputs(task.call, self._measured[key].outputs, graph):
+            returned = self._measured[key].outputs
+            if outputs := mismatched_outputs(task.call, returned, graph, exactly=exactly):
                 found[task] = outputs
         if found:
             raise OutputMismatch(graph, found)

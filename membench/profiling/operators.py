@@ -4,20 +4,23 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from inspect import signature as signature_of
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from membench.backends.calls import shape_only_tensor
-from membench.backends.kernels import find_kernel
+from membench.backends.calls.calls import shape_only_tensor
+from membench.backends.calls.kernels import find_kernel
 from membench.backends.tensors import as_read, describe_mismatch, outputs_of
-from membench.core.call import Call, Outputs, ShapeOf, Value, signature
 from membench.core.errors import UnsupportedModel
-from membench.core.random_operators import READ_STATE, SET_STATE, forked_random_state
-from membench.core.task_graph import Task, TaskGraph
+from membench.core.graph.call import Call, Outputs, ShapeOf, Value, signature
+from membench.core.graph.task_graph import Task, TaskGraph
+from membench.core.libraries.random_operators import READ_STATE, SET_STATE, forked_random_state
+from membench.core.libraries.torch_internals import OpOverload, operator_schema
 from membench.core.units import KIB, MIB
 from membench.execution.measurement import accelerator_peak_bytes, keep_busy, wake, with_cpu_peak
 from membench.profiling.issue import call_time_s
@@ -62,15 +65,12 @@ class OperatorCost:
     def workspace_bytes(self, task: Task) -> int:
         """Return the peak in addition to the blocks that a task creates.
 
-        Equal calls may create different ones: outputs in one memory are one block, or, as gradients of two weights, two.
+        Equal calls may create different ones: outputs in one memory are one block, or, as gradients of two weights,
+        two.
         """
         assert task.call is not None
         pairs = zip(task.call.outputs, self.outputs, strict=True)
-        sizes = {
-            value.block: output.size_bytes
-            for value, output in pairs
-            if value is not None and output is not None
-        }
+        sizes = {value.block: output.size_bytes for value, output in pairs if value is not None and output is not None}
         return max(0, self.held_bytes - sum(sizes[block] for block in task.creates if block in sizes))
 
 
@@ -90,12 +90,17 @@ class OutputMismatch(UnsupportedModel):
 def measure_operators(
     tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
 ) -> dict[Hashable, OperatorCost]:
-    """Run each task in isolation on synthetic data; restores the random generators.
+    """Run each task in isolation on synthetic data.
+
+    On the CPU it draws from a generator of its own, as threads of the program may draw meanwhile; otherwise it restores
+    the state.
 
     Raises:
         UnsupportedModel: an operator does not run on synthetic data.
     """
-    with torch.no_grad(), forked_random_state(device):
+    draws = any(task.random and _drawing_from(task) is None for task in tasks.values())
+    is_drawn = device.type != "cpu" or draws
+    with torch.no_grad(), forked_random_state(device) if is_drawn else nullcontext():
         measure_all = _on_accelerator if device.type != "cpu" else _on_cpu
         return measure_all(tasks, graph, device)
 
@@ -136,7 +141,7 @@ def _on_accelerator(
 
 
 def _warm_on_accelerator(run: "_IsolatedCall", device: torch.device, outputs: Outputs) -> OperatorCost:
-    """Measure the peak after the libraries have chosen their kernels, then the host's call, then many runs of the kernels.
+    """Measure the peak once the libraries have chosen kernels, then the host's call, then many runs of the kernels.
 
     The host may be slower than the kernels, so it issues all of them while the device is busy.
     """
@@ -168,10 +173,8 @@ def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) 
     return start.elapsed_time(end) * 1e-3
 
 
-def _on_cpu(
-    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
-) -> dict[Hashable, OperatorCost]:
-    """Record the memory of each task's first run; the sum of storage lifetimes and these workspaces is the allocator's peak.
+def _on_cpu(tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device) -> dict[Hashable, OperatorCost]:
+    """Record the memory of each task's first run; with storage lifetimes it makes up the allocator's peak.
 
     Later runs are timed, without the recorder: the first one is a cold start, in which libraries choose their kernels.
     """
@@ -225,16 +228,40 @@ class _IsolatedCall:
         else:
             self._args = [_example(call, argument, device, fill) for argument in call.args]
         self._kwargs = {name: _example(call, argument, device, fill) for name, argument in call.kwargs}
+        drawn = _drawing_from(task) if device.type == "cpu" else None
+        if drawn is not None:
+            self._operator = partial(drawn, generator=_own_generator())
 
     def __call__(self) -> Any:
         return self._operator(*self._args, **self._kwargs)
 
 
-def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
-    """Return a tensor for a value: zeros, which are valid indices everywhere, or ones; floating-point numbers are random.
+def _drawing_from(task: Task) -> Callable[..., Any] | None:
+    """Return what runs a random task on the CPU with a given generator, None if nothing does or it is not random."""
+    assert task.call is not None
+    if not task.random:
+        return None
+    kernel = find_kernel(task.call, torch.device("cpu"))
+    if not isinstance(kernel, OpOverload):
+        return kernel if "generator" in signature_of(kernel).parameters else None
+    overloads = kernel.overloadpacket
+    for drawing, names in ((kernel, [kernel]), (overloads, [getattr(overloads, n) for n in overloads.overloads()])):
+        if any(each.name == "generator" for name in names for each in operator_schema(name).arguments):
+            return drawing
+    return None
 
-    Sizes do not depend on contents, but times do: a GPU's clock rises on zeros, and a CPU predicts their comparisons. So masks
-    are random instead of zero.
+
+@cache
+def _own_generator() -> torch.Generator:
+    """Return a generator of the CPU that only measurements draw from."""
+    return torch.Generator().manual_seed(0)
+
+
+def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
+    """Return a tensor for a value: zeros (valid indices everywhere) or ones, and random floating-point numbers.
+
+    Sizes do not depend on contents, but times do: a GPU's clock rises on zeros, and a CPU predicts their comparisons.
+    So masks are random instead of zero.
     """
     if isinstance(argument, Value):
         reach = [(n - 1) * step for n, step in zip(argument.shape, argument.stride, strict=True)]
@@ -256,13 +283,21 @@ def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
 def _random(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return numbers between 0 and 1, repeated after `_RANDOM_NUMBERS`: copies take less time than more of them."""
     drawn = torch.float32 if dtype.itemsize == 1 else dtype  # torch draws no numbers of 8 bits
-    numbers = torch.empty(min(size, _RANDOM_NUMBERS), dtype=drawn, device=device).uniform_().to(dtype)
+    generator = _own_generator() if device.type == "cpu" else None
+    numbers = torch.empty(min(size, _RANDOM_NUMBERS), dtype=drawn, device=device)
+    numbers = numbers.uniform_(generator=generator).to(dtype)
     return numbers.repeat(-(-size // max(1, len(numbers))))[:size]
 
 
 def key_of(task: Task) -> Hashable:
-    """Return the key of a call's cost: operator, shapes, layouts, other arguments, threads, and whether oneDNN computes."""
-    return _signature_of(task), torch.get_num_threads(), torch.backends.mkldnn.enabled
+    """Return the key of a call's cost: operator, shapes, layouts, other arguments, threads, use of oneDNN.
+
+    An operator without tensors may make them in the default dtype, which is part of its key where that is not torch's
+    own.
+    """
+    default = torch.get_default_dtype()
+    of_dtype = () if default is torch.float32 else (str(default),)
+    return _signature_of(task), torch.get_num_threads(), torch.backends.mkldnn.enabled, *of_dtype
 
 
 def _signature_of(task: Task) -> Hashable:

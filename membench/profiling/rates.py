@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from membench.core.device import TENSOR_CORE_PRECISIONS, DeviceProfile, file_name
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
+from membench.core.hardware.device import TENSOR_CORE_PRECISIONS, DeviceProfile, file_name
 from membench.core.units import GIB
 from membench.profiling.link import Link, measure_link
 from membench.profiling.nvml import read_pci_link, read_processes
@@ -64,7 +64,7 @@ def _compute_capability(device: torch.device) -> float | None:
 
 
 def _precisions(device: torch.device) -> list[Precision]:
-    """Return the formats that the GPU's products have units for; tensor cores came with Volta, tf32 and bf16 with Ampere."""
+    """Return the GPU's formats of products; tensor cores came with Volta, tf32 and bf16 with Ampere."""
     generation, _ = torch.cuda.get_device_capability(device)
     known = TENSOR_CORE_PRECISIONS if generation >= 8 else (Precision.FP16,) if generation == 7 else ()
     return [Precision.FP32, *known]
@@ -96,14 +96,12 @@ def device_yaml(profile: DeviceProfile, link: Link, facts: dict[str, Any]) -> st
     """Return the text of a device's configuration file, with numbers of four digits."""
     product = f"{_MATRIX_SIZE} x {_MATRIX_SIZE} matrix product, best of {_REPETITIONS}"
     lines = ((name, getattr(profile, name), source) for name, source in _sources(link, product).items())
-    rates = [
-        f"  {name}: {_number(rate)}  # {name} {product}" for name, rate in profile.precision_ops_per_s.items()
-    ]
+    rates = [f"  {name}: {_number(rate)}  # {name} {product}" for name, rate in profile.precision_ops_per_s.items()]
     return "\n".join(
         [
             f"# {facts['device']}, measured: driver {facts['driver']}, CUDA {facts['cuda']}",
             "# Written by: membench calibrate device=cuda",
-            "_target_: membench.core.device.DeviceProfile",
+            "_target_: membench.core.hardware.device.DeviceProfile",
             *(_line(name, value, source) for name, value, source in lines if value is not None),
             *(["precision_ops_per_s:", *rates] if rates else []),
             "",

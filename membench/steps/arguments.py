@@ -8,20 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from membench.core import configuration
-from membench.core.arguments import as_arguments
-from membench.core.cluster import Cluster
-from membench.core.device import DeviceProfile, as_device
 from membench.core.errors import MembenchError
-from membench.core.machine import Machine
-from membench.core.opened import opened
-from membench.core.optimizer import Make, WeightUpdate
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
+from membench.core.hardware.cluster import Cluster
+from membench.core.hardware.device import DeviceProfile, as_device
+from membench.core.hardware.machine import Machine
+from membench.core.step.arguments import as_arguments
+from membench.core.step.opened import opened
+from membench.core.step.optimizer import Make, WeightUpdate
+from membench.core.step.workload import Workload
 from membench.core.units import parse_bytes
-from membench.core.workload import Workload
 from membench.strategies.base import Strategy, find_strategy
 
 OptimizerLike = str | Make | torch.optim.Optimizer | WeightUpdate | None
-"""A name, a class of `torch.optim` or another package, a `functools.partial` of one, an instance, or a `WeightUpdate`."""
+"""A name, a class of `torch.optim` or another package, a `functools.partial` of one, an instance, a `WeightUpdate`."""
 
 
 def workload_of(
@@ -113,13 +113,17 @@ def as_cluster(
 
     Args:
         nodes: its hosts; None: as many as it has.
-        device: of its hosts; None: its own.
+        device: device of its hosts; None: its own.
         allocator: see `as_device`.
 
     Raises:
-        MembenchError: there is no such cluster, the number of hosts is not positive, or a setting of the allocator is not simulated.
+        MembenchError: there is no such cluster, the number of hosts is not positive, the device has other links than
+            the hosts, or a setting of the allocator is not simulated.
     """
     found: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
     hosts = found.hosts if nodes is None else nodes
     own = found.device if device is None else device
-    return replace(found, hosts=hosts, device=own if allocator is None else as_device(own or None, allocator))
+    chosen = replace(found, hosts=hosts, device=own if allocator is None else as_device(own or None, allocator))
+    if own:
+        _ = chosen.profile  # refuses a device that is not in such hosts before anything is captured
+    return chosen

@@ -1,66 +1,48 @@
 """Refusals of arguments of `membench.compile` that do not go together."""
 
-from pathlib import Path
-
 import torch
 from torch import nn
 
 from membench.backends.real import real_backends
 from membench.core.checks import choice
-from membench.core.cluster import SINGLE_DEVICE, Cluster
-from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
-from membench.core.kernels import Kernels
-from membench.core.machine import Machine
-from membench.steps.arguments import OptimizerLike
+from membench.core.hardware.cluster import SINGLE_DEVICE
+from membench.core.step.kernels import Kernels
 from membench.steps.parallel.tensor_parallel import is_divided
 from membench.steps.real.kept_steps import Shapes
+from membench.steps.request import CompileKeywords, StepRequest
 
 
-def check_together(
-    backend: str,
-    exchange: str | None,
-    device: str | DeviceProfile | None,
-    cluster: str | Cluster,
-    machine: str | Machine | None,
-    optimizer: OptimizerLike,
-    shapes: str,
-    cuda_graph: bool,
-) -> None:
-    """Refuse a backend that does not exist, and arguments that are not for it."""
+def check_together(backend: str, shapes: str, options: CompileKeywords) -> None:
+    """Refuse a backend that does not exist, arguments that are not for it, and limits that a step cannot keep."""
     if backend not in (names := (*real_backends(), "simulated")):
         raise MembenchError(f"there is no backend {backend!r}; choose one of {', '.join(names)}")
+    cuda_graph, optimizer, host_memory = (options.get(name) for name in ("cuda_graph", "optimizer", "host_memory"))
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
     any_shape = choice(Shapes, "shapes", shapes) is Shapes.ANY
     is_shared = optimizer is None or isinstance(optimizer, torch.optim.Optimizer)
-    if any_shape and (backend == "simulated" or exchange or not is_shared):
+    if any_shape and (backend == "simulated" or options.get("exchange") or not is_shared):
         raise MembenchError(
-            "shapes='any' is for real steps of one process; with an optimizer, pass an instance of torch.optim, which all shapes share"
+            "shapes='any' is for real steps of one process; with an optimizer, pass an instance of torch.optim, which "
+            "all shapes share"
         )
-    is_described = device is not None or cluster != SINGLE_DEVICE or machine is not None
-    if backend != "simulated" and is_described:
+    described = [options.get(name) for name in ("device", "cluster", "machine")]
+    if backend != "simulated" and any(each not in (None, SINGLE_DEVICE) for each in described):
         raise MembenchError(
             f"device, cluster and machine are for backend='simulated', but the backend is {backend!r}; leave them out"
         )
-
-
-def check_host(
-    backend: str, host_memory: str | float | None, disk: str | Path | None, shapes: str, cuda_graph: bool
-) -> None:
-    """Refuse limits of host memory, and a disk, where a step cannot keep them."""
-    if disk is not None and (backend == "simulated" or host_memory is None):
+    if options.get("disk") is not None and (backend == "simulated" or host_memory is None):
         raise MembenchError(
-            "disk is for a real step with a limit of host_memory, beyond which blocks go there; give host_memory, or leave disk out"
+            "disk is for a real step with a limit of host_memory, beyond which blocks go there; give host_memory, or "
+            "leave disk out"
         )
     if host_memory is not None and cuda_graph:
+        raise MembenchError("a CUDA graph does not contain work of the host; leave cuda_graph or host_memory out")
+    if host_memory is not None and any_shape:
         raise MembenchError(
-            "a CUDA graph does not contain work of the host; leave cuda_graph or host_memory out"
-        )
-    if host_memory is not None and shapes == Shapes.ANY:
-        raise MembenchError(
-            "shapes='any' makes a step for each shape, and one step alone can keep the optimizer's states on a disk; leave shapes or "
-            "host_memory out"
+            "shapes='any' makes a step for each shape, and one step alone can keep the optimizer's states on a disk; "
+            "leave shapes or host_memory out"
         )
 
 
@@ -72,8 +54,8 @@ def check_kernels(kernels: Kernels | None, backend: str, *, is_shared: bool) -> 
     """
     if kernels is Kernels.INDUCTOR and (backend not in ("cpu", "simulated") or is_shared):
         raise MembenchError(
-            f"kernels={kernels} run on one CPU (backend='cpu') with a module that no process shares, or are simulated; leave "
-            "kernels out"
+            f"kernels={kernels} run on one CPU (backend='cpu') with a module that no process shares, or are simulated; "
+            "leave kernels out"
         )
 
 
@@ -90,15 +72,16 @@ def check_placement(module: nn.Module, target: torch.device) -> None:
             )
 
 
-def check_divided(module: nn.Module, exchange: str | None, optimizer: OptimizerLike) -> None:
+def check_divided(module: nn.Module, request: StepRequest) -> None:
     """Refuse what belongs to ranks that have all weights."""
     if not is_divided(module):
         return
-    if exchange:
+    if request.exchange:
         raise MembenchError(
             "exchange averages gradients over all processes, which have different parts of them; leave it out"
         )
-    if optimizer is not None:
+    if request.optimizer is not None:
         raise MembenchError(
-            "an optimizer of weights in parts takes part in collectives of its own; leave optimizer out, and step it after the step"
+            "an optimizer of weights in parts takes part in collectives of its own; leave optimizer out, and step it "
+            "after the step"
         )

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from membench.core.graph.schedule import COMPUTE_STREAM, AllReduce, Compute, Offload, Prefetch, Schedule
+from membench.core.graph.timeline import Timeline
 from membench.core.record import Source
-from membench.core.schedule import COMPUTE_STREAM, AllReduce, Compute, Offload, Prefetch, Schedule
-from membench.core.timeline import Timeline
 from membench.execution.measurement import Throughput
 from membench.planning.memory.liveness import average_bytes, copied_bytes
 
@@ -19,11 +19,11 @@ class StepMeasurement:
         average_bytes: the predicted memory, averaged over the step's time.
         throughput: synchronised wall time of windows of many steps; a single sample if it was simulated.
         compute_time_s: time for which the compute stream was busy.
-        copy_time_s: of all copies together, overlapped or exposed.
+        copy_time_s: time of all copies together, overlapped or exposed.
         exchange_time_s: time for which at least one all-reduce, or another collective, was running.
         exposed_transfer_s: time for which copies or exchanges were running and no task was.
         unique_saved_bytes: size of the blocks that were offloaded, each counted once.
-        timelines: of one run of each of the step's schedules.
+        timelines: timelines of one run of each of the step's schedules.
     """
 
     source: Source
@@ -57,9 +57,7 @@ _ADDED = (
 
 def one_run(source: Source, schedule: Schedule, timeline: Timeline) -> StepMeasurement:
     """Return the measurement of one run of a schedule: its time is the only sample, its peak the predicted one."""
-    copies = {
-        i: item.block for i, item in enumerate(schedule.instructions) if isinstance(item, Offload | Prefetch)
-    }
+    copies = {i: item.block for i, item in enumerate(schedule.instructions) if isinstance(item, Offload | Prefetch)}
     exchanges = {i for i, item in enumerate(schedule.instructions) if isinstance(item, AllReduce)}
     exchanges |= collectives_of(schedule)
     return StepMeasurement(
@@ -88,22 +86,20 @@ def collectives_of(schedule: Schedule) -> frozenset[int]:
     )
 
 
-def whole_step(
-    runs: Sequence[tuple[StepMeasurement, int]], samples: Throughput, peak_bytes: int
-) -> StepMeasurement:
+def whole_step(runs: Sequence[tuple[StepMeasurement, int]], samples: Throughput, peak_bytes: int) -> StepMeasurement:
     """Combine the measurements of a step's runs.
 
     Args:
         runs: measurement of one run of each schedule, and how often it runs.
         samples: wall time of whole steps.
-        peak_bytes: of the whole step.
+        peak_bytes: peak of the whole step.
     """
     time_s = sum(run.step_time_s * count for run, count in runs)
     byte_seconds = sum(run.average_bytes * run.step_time_s * count for run, count in runs)
     return StepMeasurement(
         source=runs[0][0].source,
         peak_bytes=peak_bytes,
-        average_bytes=byte_seconds / time_s,
+        average_bytes=byte_seconds / time_s if time_s else float(peak_bytes),
         throughput=samples,
         **{name: sum(getattr(run, name) * count for run, count in runs) for name in _ADDED},
         timelines=tuple(timeline for run, _ in runs for timeline in run.timelines),

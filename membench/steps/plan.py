@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule, MembenchError, OutOfMemory, UnsupportedStrategy
-from membench.core.optimizer import UpdateOf
-from membench.core.schedule import RepeatedSchedule, Schedule
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.schedule import RepeatedSchedule, Schedule
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cost_model import CostModel
+from membench.core.step.optimizer import UpdateOf
 from membench.execution.simulation import step_time_s
 from membench.planning.checking.validate import validate
 from membench.planning.host_memory.disk import keep_within
@@ -22,14 +21,11 @@ from membench.planning.rewrites.micro_batch import (
     sizes_around,
 )
 from membench.planning.rewrites.update import add_states, add_update
-from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy, strategies
 
 Runs = tuple[RepeatedSchedule, ...]
 """The schedules of a step, one after another."""
-
-PlanWithin = Callable[[int | None], Runs]
-"""Plans a step within a budget in bytes; None: without one."""
 
 LEAST_SHARE = 3 / 4
 """Of a budget: the next one that is tried."""
@@ -38,83 +34,126 @@ BUDGETS = 3
 """How many budgets are tried where the device's allocator finds no room for a plan that keeps one."""
 
 
-def plan_step(
-    graph_at: GraphAt,
-    batch_size: int,
-    strategy: Strategy,
-    cost: CostModel,
-    budget_bytes: int | None,
-    micro_batch: int | str | None = None,
-    update: UpdateOf | None = None,
-) -> tuple[RepeatedSchedule, ...]:
-    """Return validated schedules for a whole batch, in as few micro-batches as the strategy finds room for.
+@dataclass(frozen=True)
+class StepPlanner:
+    """Plans a step by one method on one device, within any budget.
 
-    Args:
+    Attributes:
         graph_at: returns the graph for a number of samples.
+        batch_size: samples of the step.
+        update: the weights' update, after the last micro-batch; None: the step ends with the gradients.
         micro_batch: see `compile`.
-        update: of the weights, after the last micro-batch; None: the step ends with the gradients.
-
-    Raises:
-        InfeasibleSchedule: no micro-batch that was tried keeps the budget; describes the one with the least lower bound.
-        MembenchError: `micro_batch` is not a size between 1 and the batch.
     """
 
-    @cache
-    def annotated_at(size: int) -> TaskGraph:
-        return cost.annotate(add_update(graph_at(size), update))
+    graph_at: GraphAt
+    batch_size: int
+    strategy: Strategy
+    cost: CostModel
+    update: UpdateOf | None = None
+    micro_batch: int | str | None = None
+    _annotated: dict[tuple[int, bool], TaskGraph] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    @cache
-    def before_the_last_at(size: int) -> TaskGraph:
-        return cost.annotate(add_states(graph_at(size), update))
+    def within(self, budget_bytes: int | None) -> Runs:
+        """Return validated schedules for a whole batch, in as few micro-batches as the strategy finds room for.
 
-    def runs_of(size: int) -> tuple[RepeatedSchedule, ...]:
-        counts = _counts(batch_size, size, updates=update is not None)
+        Args:
+            budget_bytes: the most device memory that the step may hold; None: any number of bytes.
+
+        Raises:
+            InfeasibleSchedule: no micro-batch that was tried keeps the budget; describes the one with the least lower
+                bound.
+            MembenchError: `micro_batch` is not a size between 1 and the batch.
+        """
+        refusals: dict[int, InfeasibleSchedule] = {}
+
+        def feasible(sizes: Iterable[int]) -> Iterator[Runs]:
+            for size in sizes:
+                try:
+                    runs = self._runs_of(size, budget_bytes)
+                except InfeasibleSchedule as error:
+                    refusals[size] = error
+                else:
+                    yield runs
+
+        promising, sizes = self._sizes(budget_bytes)
+        fastest = min(feasible(promising), key=lambda runs: simulated_step(runs, self.cost).step_time_s, default=None)
+        found = fastest or next(feasible(sizes), None)
+        if found is None:
+            raise _least(refusals, self.batch_size)
+        return found
+
+    def fitting(self, excess_bytes: Callable[[Runs], int], room_bytes: int) -> tuple[Runs, int]:
+        """Return a plan within a device's memory, and its budget.
+
+        Args:
+            excess_bytes: by how much a plan exceeds what the device has; 0: it fits.
+            room_bytes: the greatest budget. Where the allocator wastes memory, smaller ones are tried.
+
+        Raises:
+            InfeasibleSchedule: no plan keeps the budget.
+            OutOfMemory: the allocator finds no room for the plans that keep it.
+        """
+        runs, budget_bytes = self.within(room_bytes), room_bytes
+        needed_bytes = room_bytes + excess_bytes(runs)
+        for _ in range(BUDGETS):
+            excess = excess_bytes(runs)
+            if not excess:
+                return runs, budget_bytes
+            # the allocator may waste more than the plan holds, and much less under a slightly smaller budget
+            budget_bytes = max(budget_bytes - excess, int(budget_bytes * LEAST_SHARE), 1)
+            try:
+                runs = self.within(budget_bytes)
+            except InfeasibleSchedule:  # it needs its memory, and what the allocator wastes in addition
+                break
+        raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=room_bytes)
+
+    def planned(self, budget_bytes: int | None, excess_bytes: Callable[[Runs], int], room_bytes: int) -> Runs:
+        """Return a plan within a budget; without one, a plan that fits a device where there is one.
+
+        Args:
+            budget_bytes: see `within`; None: a plan without a budget if that fits the device or none does, otherwise
+                one within its memory.
+            excess_bytes, room_bytes: see `fitting`.
+
+        Raises:
+            InfeasibleSchedule: no plan keeps the budget.
+            MembenchError: the step cannot be planned without a budget.
+        """
+        if budget_bytes is not None:
+            return self.within(budget_bytes)
+        free = self.within(None)
+        if excess_bytes(free):
+            with suppress(MembenchError):  # such as of a method that takes no budget
+                return self.fitting(excess_bytes, room_bytes)[0]
+        return free
+
+    def _annotated_at(self, size: int, *, is_last: bool = True) -> TaskGraph:
+        """Return the annotated graph of a micro-batch; the last one has the update."""
+        if (size, is_last) not in self._annotated:
+            graph = (add_update if is_last else add_states)(self.graph_at(size), self.update)
+            self._annotated[size, is_last] = self.cost.annotate(graph)
+        return self._annotated[size, is_last]
+
+    def _runs_of(self, size: int, budget_bytes: int | None) -> Runs:
+        counts = _counts(self.batch_size, size, updates=self.update is not None)
         last = len(counts) - 1
-        graphs = [
-            annotated_at(samples) if position == last else before_the_last_at(samples)
-            for position, (samples, _) in enumerate(counts)
-        ]
+        graphs = [self._annotated_at(samples, is_last=place == last) for place, (samples, _) in enumerate(counts)]
         runs = tuple(
-            RepeatedSchedule(_validated(graph, strategy, cost, budget_bytes), count)
+            RepeatedSchedule(_validated(graph, self.strategy, self.cost, budget_bytes), count)
             for graph, (_, count) in zip(graphs, counts, strict=True)
         )
-        return _within_host_memory(runs, cost, budget_bytes)
+        return _within_host_memory(runs, self.cost, budget_bytes)
 
-    refusals: dict[int, InfeasibleSchedule] = {}
-
-    def feasible(sizes: Iterable[int]) -> Iterator[tuple[RepeatedSchedule, ...]]:
-        for size in sizes:
-            try:
-                runs = runs_of(size)
-            except InfeasibleSchedule as error:
-                refusals[size] = error
-            else:
-                yield runs
-
-    promising, sizes = _sizes(annotated_at, batch_size, strategy, cost, budget_bytes, micro_batch)
-    fastest = min(feasible(promising), key=lambda runs: simulated_step(runs, cost).step_time_s, default=None)
-    found = fastest or next(feasible(sizes), None)
-    if found is None:
-        raise _least(refusals, batch_size)
-    return found
-
-
-def _sizes(
-    graph_at: GraphAt,
-    batch_size: int,
-    strategy: Strategy,
-    cost: CostModel,
-    budget_bytes: int | None,
-    micro_batch: int | str | None,
-) -> tuple[Sequence[int], Iterable[int]]:
-    """Return sizes of micro-batches of which the fastest is taken, and those of which the first is taken if none of them fits."""
-    if micro_batch is None:
-        return (), strategy.micro_batch_sizes(graph_at, batch_size, cost, budget_bytes)
-    if micro_batch == FITTED:
-        return (), fitted_sizes(graph_at, batch_size, cost, budget_bytes)
-    if micro_batch == FASTEST:
-        return sizes_around(graph_at, batch_size, cost, budget_bytes)
-    return (), (micro_batch_size(micro_batch, batch_size),)
+    def _sizes(self, budget_bytes: int | None) -> tuple[Sequence[int], Iterable[int]]:
+        """Return the sizes whose fastest is taken, and those whose first is taken if none of them fits."""
+        of_step = self._annotated_at, self.batch_size, self.cost, budget_bytes
+        if self.micro_batch is None:
+            return (), self.strategy.micro_batch_sizes(*of_step)
+        if self.micro_batch == FITTED:
+            return (), fitted_sizes(*of_step)
+        if self.micro_batch == FASTEST:
+            return sizes_around(*of_step)
+        return (), (micro_batch_size(self.micro_batch, self.batch_size),)
 
 
 def _counts(batch_size: int, size: int, *, updates: bool) -> list[tuple[int, int]]:
@@ -127,53 +166,8 @@ def _counts(batch_size: int, size: int, *, updates: bool) -> list[tuple[int, int
 
 def _least(refusals: Mapping[int, InfeasibleSchedule], batch_size: int) -> InfeasibleSchedule:
     """Return the error with the least lower bound; it names its micro-batch unless only the batch was tried."""
-    size, refusal = min(
-        refusals.items(), key=lambda tried: (tried[1].lower_bound_bytes, tried[1].needed_bytes)
-    )
+    size, refusal = min(refusals.items(), key=lambda tried: (tried[1].lower_bound_bytes, tried[1].needed_bytes))
     return refusal if list(refusals) == [batch_size] else refusal.of_micro_batch(size)
-
-
-def plan_within(plan: PlanWithin, excess_bytes: Callable[[Runs], int], room_bytes: int) -> tuple[Runs, int]:
-    """Return a plan within a device's memory, and its budget.
-
-    Args:
-        plan: plans a step within a budget.
-        excess_bytes: by how much a plan exceeds what the device has; 0: it fits.
-        room_bytes: the greatest budget. Where the allocator wastes memory, smaller ones are tried.
-
-    Raises:
-        InfeasibleSchedule: no plan keeps the budget.
-        OutOfMemory: the allocator finds no room for the plans that keep it.
-    """
-    runs, budget_bytes = plan(room_bytes), room_bytes
-    needed_bytes = room_bytes + excess_bytes(runs)
-    for _ in range(BUDGETS):
-        excess = excess_bytes(runs)
-        if not excess:
-            return runs, budget_bytes
-        # the allocator may waste more than the plan holds, and much less under a slightly smaller budget
-        budget_bytes = max(budget_bytes - excess, int(budget_bytes * LEAST_SHARE), 1)
-        try:
-            runs = plan(budget_bytes)
-        except InfeasibleSchedule:  # it needs its memory, and what the allocator wastes in addition
-            break
-    raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=room_bytes)
-
-
-def plan_to_fit(plan: PlanWithin, excess_bytes: Callable[[Runs], int], room_bytes: int) -> Runs:
-    """Return a plan without a budget if it fits a device, otherwise one within its memory; if none fits, the former.
-
-    Args:
-        plan, excess_bytes, room_bytes: see `plan_within`.
-
-    Raises:
-        MembenchError: the step cannot be planned without a budget.
-    """
-    free = plan(None)
-    if excess_bytes(free):
-        with suppress(MembenchError):  # such as of a method that takes no budget
-            return plan_within(plan, excess_bytes, room_bytes)[0]
-    return free
 
 
 def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:
@@ -186,9 +180,7 @@ def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: in
     return _validated(cost.annotate(graph), strategy, cost, budget_bytes)
 
 
-def _validated(
-    annotated: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None
-) -> Schedule:
+def _validated(annotated: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:
     if annotated.mode not in strategy.modes:
         able = ", ".join(strategies(annotated.mode))
         raise UnsupportedStrategy(

@@ -3,11 +3,10 @@
 docs/strategy.md explains it. A new file is found by `membench.strategies.base` without being listed anywhere.
 """
 
-from membench.core.codec import ActivationCodec
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.core.schedule import COMPUTE_STREAM, Schedule
-from membench.core.task_graph import (
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.schedule import COMPUTE_STREAM, Schedule
+from membench.core.graph.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
     Block,
@@ -19,6 +18,7 @@ from membench.core.task_graph import (
     Task,
     TaskGraph,
 )
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.encoding import add_encoded_forms, encoded_bytes, float32_activations

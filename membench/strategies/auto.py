@@ -1,8 +1,9 @@
 """Auto: the schedule of the fastest lossless method that keeps the budget, as simulated.
 
-Every other method of this package for the step's mode is planned and simulated; what rounds is left out, and what cannot be
-planned. Of equally fast schedules the one with the lowest peak is taken. The schedule is that method's own; `reason` has the
-choice and the runner-up. The whole batch is planned, so that batch norm's statistics are plain PyTorch's.
+Every other method of this package for the step's mode is planned and simulated; what rounds is left out, and what
+cannot be planned. Of equally fast schedules the one with the lowest peak is taken. The schedule is that method's own;
+`reason` has the choice and the runner-up. The whole batch is planned, so that batch norm's statistics are plain
+PyTorch's.
 
 Ours. Not `joint`, which makes plans of its own: it is one of the candidates.
 """
@@ -11,10 +12,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Mode, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import Mode, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.core.units import format_bytes, format_seconds
 from membench.execution.simulation import step_time_s
 from membench.strategies.base import Strategy, strategies

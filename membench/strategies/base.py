@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import UnsupportedStrategy, near
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Mode, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import Mode, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.rewrites.micro_batch import GraphAt
 
 
@@ -22,10 +22,12 @@ class Strategy(ABC):
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.TRAINING})
     """The modes that it schedules; most methods manage what the forward pass keeps for the backward pass."""
     searches_under_budget: ClassVar[bool] = False
-    """Whether it plans for seconds under a budget, so that `membench.advise` takes plans without one for its largest batch."""
+    """Whether it plans for seconds under a budget; `membench.advise` takes plans without one for its largest batch."""
 
+    runs_as_written: ClassVar[bool] = False
+    """Whether it runs the program in its own order and with its own lifetimes, as plain PyTorch does."""
     moves_weights: bool = False
-    """Whether it can keep weights, accumulated gradients and an optimizer's states in host memory while they are not used."""
+    """Whether it can keep unused weights, accumulated gradients and optimizer states in host memory."""
 
     def micro_batch_sizes(
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
@@ -36,6 +38,20 @@ class Strategy(ABC):
             graph_at: the annotated graph at another batch size.
         """
         return (batch_size,)
+
+    def scheduled(self, graph: TaskGraph) -> TaskGraph:
+        """Return which of both graphs of a captured step it schedules.
+
+        Raises:
+            UnsupportedStrategy: it runs the program as written, and this is the graph of another framework.
+        """
+        written = graph if graph.is_plain or not self.runs_as_written else graph.plain
+        if written is None:
+            raise UnsupportedStrategy(
+                f"strategy {self.name!r} is plain PyTorch's execution, and this graph is another framework's; choose "
+                "framework=pytorch, or strategy=eager"
+            )
+        return written
 
     @abstractmethod
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:

@@ -4,14 +4,14 @@ Layrub, Table 2 ("related layers", "best-fit with coalescing"). A block is alloc
 its last use; workspaces come from the pool as well. The allocator is that of TensorFlow's sources (`BFCAllocator`, see
 `BestFitPool`): the pool never shrinks, and its whole extent counts, fragmentation included.
 
-TensorFlow takes the whole device, or regions that double in size (`regions_double_on`), which is what ``nvidia-smi`` shows
-of a process. Not `eager`, whose allocator wastes nothing, and which computes both gradients of
-a convolution in one call; TensorFlow has an operator for each.
+TensorFlow takes the whole device, or regions that double in size (`regions_double_on`), which is what ``nvidia-smi``
+shows of a process. Not `eager`, whose allocator wastes nothing, and which computes both gradients of a convolution in
+one call; TensorFlow has an operator for each.
 """
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Mode, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import Mode, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.core.units import parse_bytes
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import BestFitPool
@@ -23,8 +23,8 @@ class BestFit(Strategy):
     """TensorFlow's allocation on demand from one best-fit pool with coalescing (Layrub, Table 2).
 
     Args:
-        regions_double_on: memory of a device, "12 GB"; the pool grows by regions that double in size, as long as the device has
-            room in addition to the weights. None: it grows by what it lacks.
+        regions_double_on: memory of a device, "12 GB"; the pool grows by regions that double in size, as long as the
+            device has room in addition to the weights. None: it grows by what it lacks.
 
     Raises:
         MembenchError: that is not a size.

@@ -1,29 +1,30 @@
-"""Capuchin: swap a tensor where the time between its accesses hides both copies, recompute others by saved bytes per second.
+"""Capuchin: swap where the time between accesses hides both copies, recompute others by bytes per second.
 
-Peng et al., "Capuchin: Tensor-based GPU Memory Management for Deep Learning", ASPLOS 2020. One measured step gives the times
-of all accesses. Where memory does not suffice, tensors are evicted in this order until it does (Section 4.4):
+Peng et al., "Capuchin: Tensor-based GPU Memory Management for Deep Learning", ASPLOS 2020. One measured step gives the
+times of all accesses. Where memory does not suffice, tensors are evicted in this order until it does (Section 4.4):
 
-- Swaps whose free time is not negative, the longest first: the time from the access after which a tensor is evicted to the
-  next one, less both copies (Equation 1).
-- Then what has the least overhead: recomputation, where a tensor's overhead is the time to compute it again, in the order of
-  saved bytes per second (MSPS, Equation 2); or a swap, where it is the part of the copies that is not hidden.
+- Swaps whose free time is not negative, the longest first: the time from the access after which a tensor is evicted to
+  the next one, less both copies (Equation 1).
+- Then what has the least overhead: recomputation, where a tensor's overhead is the time to compute it again, in the
+  order of saved bytes per second (MSPS, Equation 2); or a swap, where it is the part of the copies that is not hidden.
 
-Readings. A tensor's next access is its first of the backward pass. Time is the cost model's, not measured in a first step of
-its own; a tensor whose inputs are evicted is charged for the ones that are recomputed as well, and what depends on it is
-charged anew once it is chosen (Algorithm 1). In-triggers and out-triggers, which the paper adjusts by feedback from step to
-step, are where `planning.choices` puts them: a copy out starts when a tensor is written, and a copy back as late as the link
-allows. A tensor that is recomputed stays until its last use (collective recomputation, Section 4.4).
+Readings. A tensor's next access is its first of the backward pass. Time is the cost model's, not measured in a first
+step of its own; a tensor whose inputs are evicted is charged for the ones that are recomputed as well, and what depends
+on it is charged anew once it is chosen (Algorithm 1). In-triggers and out-triggers, which the paper adjusts by feedback
+from step to step, are where `planning.choices` puts them: a copy out starts when a tensor is written, and a copy back
+as late as the link allows. A tensor that is recomputed stays until its last use (collective recomputation, Section
+4.4).
 
-Left out: tensors leave on access in the first, passive step, which no schedule contains. Not SuperNeurons, which goes by the
-kinds of layers; not `joint`, which compares whole steps.
+Left out: tensors leave on access in the first, passive step, which no schedule contains. Not SuperNeurons, which goes
+by the kinds of layers; not `joint`, which compares whole steps.
 """
 
 from math import inf
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Schedule
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Problem
 from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
@@ -106,7 +107,7 @@ class Evictions:
         return max(seconds, 1e-12)
 
     def _free_times_s(self) -> dict[int, float]:
-        """Return the time between a unit's last access of the forward pass and its first of the backward pass, less both copies."""
+        """Return the time between a unit's last forward and first backward access, less both copies."""
         problem = self._problem
         clock_s = [0.0]
         last, first = dict[int, int](), dict[int, int]()

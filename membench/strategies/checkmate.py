@@ -2,16 +2,16 @@
 
 Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020. Binary variables
 R[e, i] and S[e, v]: whether node i runs in epoch e, and whether value v is in memory when the epoch begins. The program
-minimises the seconds of all R (Equation 1) under the dependencies of data (1b, 1c), and with what is held while each node
-runs at most the budget (Section 4.3, Equations 2 to 5). An epoch advances the frontier by one node (Section 4.6).
+minimises the seconds of all R (Equation 1) under the dependencies of data (1b, 1c), and with what is held while each
+node runs at most the budget (Section 4.3, Equations 2 to 5). An epoch advances the frontier by one node (Section 4.6).
 
-Readings. A node is a layer, or where these are too many a stage of the network cut as a chain (`chain.stages`): a program
-of all tasks takes hours. A node has several values, one for each set of nodes that read it. The epochs of the forward pass
-are one, since nothing is computed twice before the loss, and a node's backward pass ends each later epoch. A value is freed
-after its last reader of an epoch unless the next one keeps it: the paper's FREE, as a bound on what is held, without
-variables of its own. What cannot run again is kept. The solver is HiGHS (the paper: Gurobi); at its time limit the best
-solution found counts, which depends on the machine. A node's run counts all its seconds, though what it makes and nothing
-reads is not made again. Nothing is copied to the host. Without a budget nothing is recomputed.
+Readings. A node is a layer, or where these are too many a stage of the network cut as a chain (`chain.stages`): a
+program of all tasks takes hours. A node has several values, one for each set of nodes that read it. The epochs of the
+forward pass are one, since nothing is computed twice before the loss, and a node's backward pass ends each later epoch.
+A value is freed after its last reader of an epoch unless the next one keeps it: the paper's FREE, as a bound on what is
+held, without variables of its own. What cannot run again is kept. The solver is HiGHS (the paper: Gurobi); at its time
+limit the best solution found counts, which depends on the machine. A node's run counts all its seconds, though what it
+makes and nothing reads is not made again. Nothing is copied to the host. Without a budget nothing is recomputed.
 
 Left out: the approximation by rounding the relaxation (Section 5).
 Not `rotor`, which solves chains by dynamic programming.
@@ -19,10 +19,10 @@ Not `rotor`, which solves chains by dynamic programming.
 
 from itertools import pairwise
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import UnsupportedStrategy
-from membench.core.schedule import Schedule
-from membench.core.task_graph import AFTER_THE_LOSS, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import AFTER_THE_LOSS, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.recompute import Order, RenamedTask, reordered
 from membench.planning.rewrites.rewrite import join_convolution_backward
@@ -37,7 +37,7 @@ class Checkmate(Strategy):
 
     Args:
         most_nodes: refuse graphs that have more layers, and more stages as a chain.
-        time_limit_s: of the solver.
+        time_limit_s: the solver's time limit.
     """
 
     name = "checkmate"
@@ -69,7 +69,8 @@ class Checkmate(Strategy):
         chain = Chain(graph, cost)
         if len(chain.stages) > self._most_nodes:
             raise UnsupportedStrategy(
-                f"checkmate solves programs of at most {self._most_nodes} nodes, and this graph has {len(ends) + 1} layers in "
+                f"checkmate solves programs of at most {self._most_nodes} nodes, and this graph has {len(ends) + 1} "
+                f"layers in "
                 f"{len(chain.stages)} stages; raise strategy.most_nodes, or choose rotor"
             )
         return chain
@@ -80,9 +81,9 @@ class Checkmate(Strategy):
         Raises:
             UnsupportedStrategy: the solver found neither in its time.
         """
-        from membench.strategies.chain.program import Program  # scipy takes a second to import
+        from membench.strategies.chain.integer_program import IntegerProgram  # scipy takes a second to import
 
-        program = Program(chain)
+        program = IntegerProgram(chain)
         order = program.fastest(budget_bytes, self._time_limit_s) or program.smallest(self._time_limit_s)
         if order is None:
             raise UnsupportedStrategy(

@@ -9,24 +9,24 @@
                decode                                      compute the gradients of the convolution
                compute the first layer that reads it
 
-The method chooses the activations, their codecs, and whether it uses the pairs of a convolution and its ReLU. Other activations
-are encoded between the layers in any case.
+The method chooses the activations, their codecs, and whether it uses the pairs of a convolution and its ReLU. Other
+activations are encoded between the layers in any case.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
 
-from membench.core.codec import ActivationCodec
 from membench.core.errors import UnsupportedStrategy
-from membench.core.schedule import COMPUTE_STREAM, Schedule
-from membench.core.task_graph import Kind, LayerTasks, Phase, Task, TaskGraph
+from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.schedule import COMPUTE_STREAM, Schedule
+from membench.core.graph.task_graph import Kind, LayerTasks, Phase, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.encoding import add_encoded_forms, encoded_bytes, float32_activations
 from membench.planning.uses import first_touched, last_touched
 from membench.strategies.on_demand import compute_on_demand
 
 Density = float | Mapping[int, float]
-"""The largest fraction of non-zeros that is planned for: one for all activations, or by block (1 for any other block)."""
+"""The largest fraction of non-zeros to plan for, of all activations or by block (1 for other blocks)."""
 
 MEASURED = "measured"
 """The density of a cell that measures densities on its model; see `membench.sweep.cells.method`."""
@@ -47,10 +47,10 @@ def compress(
     """Return a schedule in which activations are encoded between the two passes.
 
     Args:
-        name: of the strategy.
+        name: the strategy's name.
         graph: annotated.
         codecs: by the activation's block; see `encodable_activations`.
-        stream: of the codecs alongside ReLUs; the compute stream: all activations are encoded between the layers.
+        stream: codecs' stream alongside ReLUs; the compute stream: all activations are encoded between the layers.
     """
     densities = {block: density_of(density, block) for block in codecs}
     graph, forms = add_encoded_forms(graph, codecs, densities)
@@ -87,7 +87,7 @@ def _forward(
 
 
 def _backward(builder: ScheduleBuilder, forms: Mapping[int, int], stream: str) -> None:
-    """Decode what a convolution is the first to read alongside the gradient of its ReLU, and anything else just before."""
+    """Decode what a convolution reads first alongside the gradient of its ReLU, and all else just before its use."""
 
     def decode(blocks: list[int], stream: str) -> None:
         for block in blocks:
@@ -96,9 +96,7 @@ def _backward(builder: ScheduleBuilder, forms: Mapping[int, int], stream: str) -
     layers = builder.graph.backward_layers
     needed = first_touched(layers, forms)
     ahead = False
-    for layer, following, now, then in zip(
-        layers, [*layers[1:], None], needed, [*needed[1:], []], strict=True
-    ):
+    for layer, following, now, then in zip(layers, [*layers[1:], None], needed, [*needed[1:], []], strict=True):
         if not ahead:
             decode(now, COMPUTE_STREAM)
         has_relu = following is not None and _are_pair(layer, following, Kind.RELU, Kind.CONVOLUTION)
@@ -117,10 +115,10 @@ def _are_pair(first: LayerTasks, second: LayerTasks, *kinds: Kind) -> bool:
 def encodable_activations(graph: TaskGraph) -> list[int]:
     """Return the blocks of sparse activations that the backward pass reads and that may be rounded.
 
-    Sparse are results of a ReLU, and of pooling, dropout and concatenation of such results. They may be rounded where only
-    convolutions and inner products (gradients of their weights), ReLUs (the sign) and pooling read them: there a rounded
-    value is a rounded factor, while in the gradient of a normalisation a small error may become a large one. Left out is
-    what the last layer of the forward pass touches, which would be decoded at once.
+    Sparse are results of a ReLU, and of pooling, dropout and concatenation of such results. They may be rounded where
+    only convolutions and inner products (gradients of their weights), ReLUs (the sign) and pooling read them: there a
+    rounded value is a rounded factor, while in the gradient of a normalisation a small error may become a large one.
+    Left out is what the last layer of the forward pass touches, which would be decoded at once.
     """
     sparse = _sparse_activations(graph)
     readers: defaultdict[int, set[Kind]] = defaultdict(set)
@@ -129,9 +127,7 @@ def encodable_activations(graph: TaskGraph) -> list[int]:
             for block in sparse.intersection(task.reads):
                 readers[block].add(task.kind)
     at_the_end = graph.forward_layers[-1].touches if graph.forward_layers else frozenset()
-    return [
-        block for block in sorted(readers) if readers[block] <= _LINEAR_READERS and block not in at_the_end
-    ]
+    return [block for block in sorted(readers) if readers[block] <= _LINEAR_READERS and block not in at_the_end]
 
 
 def worth_encoding(graph: TaskGraph, codec: ActivationCodec, density: Density) -> dict[int, ActivationCodec]:
@@ -139,8 +135,7 @@ def worth_encoding(graph: TaskGraph, codec: ActivationCodec, density: Density) -
     return {
         block: codec
         for block in encodable_activations(graph)
-        if encoded_bytes(graph.blocks[block], codec, density_of(density, block))
-        < graph.blocks[block].size_bytes
+        if encoded_bytes(graph.blocks[block], codec, density_of(density, block)) < graph.blocks[block].size_bytes
     }
 
 

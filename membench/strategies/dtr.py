@@ -1,17 +1,17 @@
 """DTR: evict the tensor that is cheap to compute again, large and long unused; compute it again when it is read.
 
-Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021. A runtime: operators run in the program's order, and where one
-finds too little memory, tensors are evicted, one after another, by the least h(t) = c(t) / (m(t) s(t)) (Section 3.2): c is
-the time to compute a tensor again, with its evicted neighbours (h_DTR-eq's sets: what is evicted and would have to be
-computed first); m its bytes; s the time since it was last read. An operator that reads an evicted tensor computes it again,
-and what that reads, while evicting as before. Nothing is copied to the host.
+Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021. A runtime: operators run in the program's order, and
+where one finds too little memory, tensors are evicted, one after another, by the least h(t) = c(t) / (m(t) s(t))
+(Section 3.2): c is the time to compute a tensor again, with its evicted neighbours (h_DTR-eq's sets: what is evicted
+and would have to be computed first); m its bytes; s the time since it was last read. An operator that reads an evicted
+tensor computes it again, and what that reads, while evicting as before. Nothing is copied to the host.
 
-Readings. The runtime is played with the cost model's times, and becomes a schedule in which a tensor is freed when its last
-reader before an eviction has run, earlier than the runtime would. Neighbours are found by following evicted inputs (the
-paper's e*, of which its union-find is an approximation), and not those that would be computed from a tensor. What the
-runtime is computing, with all that it reads, is locked. What cannot be computed again (masks of dropout) is counted for as
-long as something may be computed from it. h is found anew only for tensors that may have the least. Without a budget nothing
-is evicted.
+Readings. The runtime is played with the cost model's times, and becomes a schedule in which a tensor is freed when its
+last reader before an eviction has run, earlier than the runtime would. Neighbours are found by following evicted inputs
+(the paper's e*, of which its union-find is an approximation), and not those that would be computed from a tensor. What
+the runtime is computing, with all that it reads, is locked. What cannot be computed again (masks of dropout) is counted
+for as long as something may be computed from it. h is found anew only for tensors that may have the least. Without a
+budget nothing is evicted.
 
 Not memonger, which plans segments ahead.
 """
@@ -21,10 +21,10 @@ from math import inf
 
 import numpy as np
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import MembenchError
-from membench.core.schedule import Schedule
-from membench.core.task_graph import RESULT_ROLES, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import RESULT_ROLES, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.choices.problem import Problem
 from membench.planning.rewrites.recompute import Order, RenamedTask, reordered
@@ -37,7 +37,8 @@ class Dtr(Strategy):
     """Dynamic tensor rematerialisation: evict the least costly by size and staleness (Kirisame et al. 2021).
 
     Args:
-        longest: refuse a schedule with more than that many times as many tasks as the graph has, as soon as it is that long.
+        longest: refuse a schedule with more than that many times as many tasks as the graph has, as soon as it is that
+            long.
         slowest_s: refuse a schedule whose tasks compute for longer, as soon as they do.
     """
 
@@ -49,9 +50,7 @@ class Dtr(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         problem = Problem(join_convolution_backward(graph, cost), cost, 1)
         runtime = _Runtime(problem, budget_bytes or inf, self.longest, self._slowest_s)
-        builder = ScheduleBuilder(
-            self.name, reordered(problem.graph, runtime.run()), budget_bytes=budget_bytes
-        )
+        builder = ScheduleBuilder(self.name, reordered(problem.graph, runtime.run()), budget_bytes=budget_bytes)
         compute_on_demand(builder, builder.graph.tasks)
         return builder.finish()
 
@@ -78,9 +77,7 @@ class _Runtime:
         self._read_s = np.zeros(len(self._blocks))
         self._again_s = np.zeros(len(self._blocks))  # c(t), or where it is stale at most that
         self._stale = set(range(len(problem.units)))
-        self._affects: defaultdict[int, set[int]] = defaultdict(
-            set
-        )  # units whose c(t) a unit's eviction changes
+        self._affects: defaultdict[int, set[int]] = defaultdict(set)  # units whose c(t) a unit's eviction changes
         self._last_needed = self._find_last_needed()
         self._dying: defaultdict[int, list[int]] = defaultdict(list)
 
@@ -96,7 +93,7 @@ class _Runtime:
         return Order(tuple(self._tasks), tuple(self._blocks))
 
     def _find_last_needed(self) -> list[int]:
-        """Return the last task that needs each block; one that is not evictable, for what is computed from it as well."""
+        """Return the last task that needs each block and, unless it is evictable, what is computed from it."""
         found = list(self._graph.last_use)
         behind = found.copy()
         for index in sorted((m for unit in self._problem.units for m in unit.makers), reverse=True):
@@ -137,9 +134,7 @@ class _Runtime:
             self._set_evictable(block, is_resident=True)
         self._tasks.append(RenamedTask(task, copies))
         if len(self._tasks) > self._most_tasks:
-            raise MembenchError(
-                f"dtr runs more than {self._most_tasks:,.0f} tasks within {self._budget_bytes:,} bytes"
-            )
+            raise MembenchError(f"dtr runs more than {self._most_tasks:,.0f} tasks within {self._budget_bytes:,} bytes")
         self._spent_again_s += problem.duration_s[operation] if again else 0.0
         if self._spent_again_s > self._most_again_s:
             raise MembenchError(f"dtr computes for longer than asked for within {self._budget_bytes:,} bytes")

@@ -3,9 +3,9 @@
 The reference for time and for gradients. Not `network_wide`, which never gives memory back.
 """
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Mode, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import Mode, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy

@@ -1,32 +1,34 @@
 """EPMC: efficient parallel memory compression in deep neural network training (PyTorch).
 
 The activations that the backward pass will read stay on the device, compressed. The method chooses the activations
-(Section 4.4), their encoding (VPEncoding, 4.3), the number of streams (PipeCompress, 4.1), and what runs in parallel (4.2):
+(Section 4.4), their encoding (VPEncoding, 4.3), the number of streams (PipeCompress, 4.1), and what runs in parallel
+(4.2):
 
     forward:   convolution,  then  encode its input  alongside  its ReLU
     backward:  gradient of the ReLU  alongside  decode the convolution's input,  then  gradients of the convolution
 
 Of m streams m - 1 share the rows of an activation among them, and one runs the ReLU. The forward pass reads unrounded
-activations; only gradients see the rounding. A ReLU's output is the next convolution's input, so one encoded copy serves
-both gradients.
+activations; only gradients see the rounding. A ReLU's output is the next convolution's input, so one encoded copy
+serves both gradients.
 
-The paper marks Conv-ReLU pairs and gives no rule by sparsity; here every activation made sparse by ReLUs is encoded, one
-behind a pooling too, unless encoding would make it larger. One that no Conv-ReLU pair reads is encoded and decoded between the
-layers. The paper's two statements on what runs in parallel differ (3.2.2); this is the one that the data allows.
+The paper marks Conv-ReLU pairs and gives no rule by sparsity; here every activation made sparse by ReLUs is encoded,
+one behind a pooling too, unless encoding would make it larger. One that no Conv-ReLU pair reads is encoded and decoded
+between the layers. The paper's two statements on what runs in parallel differ (3.2.2); this is the one that the data
+allows.
 
 Encoded sizes depend on the data, and memory is planned before the data is there. So the plan is made for a `density`:
-given, or measured by `membench.steps.densities` (``strategy.density=measured`` in a cell). An activation with more non-zeros
-is an error (`EncodingOverflow`); at the default of 1 nothing can go wrong, and half precision and narrow indices still make
-activations a quarter smaller.
+given, or measured by `membench.steps.densities` (``strategy.density=measured`` in a cell). An activation with more
+non-zeros is an error (`EncodingOverflow`); at the default of 1 nothing can go wrong, and half precision and narrow
+indices still make activations a quarter smaller.
 
-Not Gist, which stores one bit where that is enough; not vDNN, which offloads activations to the host. `SerialCsr` is the
-paper's baseline.
+Not Gist, which stores one bit where that is enough; not vDNN, which offloads activations to the host. `SerialCsr` is
+the paper's baseline.
 """
 
 from membench.codecs.rows import csr, vp_encoding
-from membench.core.cost_model import CostModel
-from membench.core.schedule import COMPUTE_STREAM, Schedule
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.schedule import COMPUTE_STREAM, Schedule
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.compression import Density, check_density, compress, worth_encoding
@@ -56,7 +58,7 @@ class Epmc(Strategy):
 
 
 class SerialCsr(Strategy):
-    """EPMC's baseline: single-precision CSR with 32-bit indices, encoded by one stream between the layers (Section 5.1.3).
+    """EPMC's baseline: single-precision CSR, 32-bit indices, encoded by one stream between layers (5.1.3).
 
     Args:
         density: as for `Epmc`; above one half CSR makes no activation smaller.

@@ -1,27 +1,29 @@
 """GeePS: a GPU pool that is a double buffer in front of host memory.
 
-Cui et al., "GeePS: Scalable deep learning on distributed GPUs with a GPU-specialized parameter server", EuroSys 2016, as
-Layrub compares with it (Table 2: "related layers (d+g)", "memory pool"; Section 5.3.1). What Layrub leaves open is read
-from the library and the Caffe that its authors published:
+Cui et al., "GeePS: Scalable deep learning on distributed GPUs with a GPU-specialized parameter server", EuroSys 2016,
+as Layrub compares with it (Table 2: "related layers (d+g)", "memory pool"; Section 5.3.1). What Layrub leaves open is
+read from the library and the Caffe that its authors published:
 
 - The pool is twice the largest access: everything that one layer, forward or backward, touches at a time. While a layer
-  computes in one half, the other half serves the copies of its neighbours, offloads on one stream and prefetches on another.
-- After a layer, what the next layer does not touch is freed, after an offload where a later layer needs it. What the next
-  layer needs is prefetched while this one computes. The host waits for everything at the end of each layer.
-- So a shortcut's data is offloaded, prefetched for its later reader of the forward pass, and again for the backward pass.
+  computes in one half, the other half serves the copies of its neighbours, offloads on one stream and prefetches on
+  another.
+- After a layer, what the next layer does not touch is freed, after an offload where a later layer needs it. What the
+  next layer needs is prefetched while this one computes. The host waits for everything at the end of each layer.
+- So a shortcut's data is offloaded, prefetched for its later reader of the forward pass, and again for the backward
+  pass.
 
 Readings. A copy on the host stays valid until its block is written, so nothing is offloaded twice (GeePS copies what a
 forward layer has touched each time). A block that a later layer writes stays until then. Gradients of weights and one
-workspace are set aside in addition to the two halves. Where a layer's neighbours need more than the other half, the pool
-grows.
+workspace are set aside in addition to the two halves. Where a layer's neighbours need more than the other half, the
+pool grows.
 
 Left out: GeePS keeps on the device what fits a capacity that the user configures (here none: the least memory), and
 passes the parameters through its pool too. Not Layrub, whose region shares memory between data and gradient.
 """
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Role, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Role, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool
 from membench.strategies.base import Strategy
@@ -30,7 +32,7 @@ COPY_BACK_STREAM = "copy back"
 
 
 class GeePS(Strategy):
-    """GeePS: a double-buffered GPU pool in front of host memory (Cui et al. 2016; Layrub, Table 2 and Section 5.3.1)."""
+    """GeePS: a double-buffered GPU pool before host memory (Cui et al. 2016; Layrub, Table 2 and 5.3.1)."""
 
     name = "geeps"
 

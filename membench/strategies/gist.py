@@ -1,21 +1,27 @@
-"""Gist, lossless part: one bit per element of a ReLU's output that only the ReLU's gradient reads (Jain et al. 2018, 3.1).
+"""Gist, lossless part: a bit per element of a ReLU's output that only the ReLU's gradient reads.
+
+Jain et al. 2018, Section 3.1.
 
 Where pooling follows a ReLU, the backward pass needs only the signs of the ReLU's output. EPMC names this as usable in
-addition to its own encoding (Section 2). Not Layrub's mask, which takes a byte per element and replaces what the backward
-pass reads; here the bits are decoded to an activation of ones and zeros just before, which Gist's own kernels avoid.
+addition to its own encoding (Section 2). Not Layrub's mask, which takes a byte per element and replaces what the
+backward pass reads; here the bits are decoded to an activation of ones and zeros just before, which Gist's own kernels
+avoid.
 """
 
 from membench.codecs.mask import BitMask
-from membench.core.cost_model import CostModel
-from membench.core.schedule import COMPUTE_STREAM, Schedule
-from membench.core.task_graph import Phase, TaskGraph
+from membench.core.graph.schedule import COMPUTE_STREAM, Schedule
+from membench.core.graph.task_graph import Phase, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.rewrites.rewrite import is_backward_relu, join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.compression import compress, encodable_activations
 
 
 class Gist(Strategy):
-    """Gist's Binarize: one bit per element of a ReLU's output where its signs are enough (Jain et al. 2018, Section 3.1)."""
+    """Gist's Binarize: one bit per element of a ReLU's output where its signs are enough.
+
+    Jain et al. 2018, Section 3.1.
+    """
 
     name = "gist"
 

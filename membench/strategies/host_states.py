@@ -1,4 +1,4 @@
-"""States of training in host memory, as several methods have them: blocks that leave and visit, updates on the processor."""
+"""States of training in host memory: blocks that leave and visit, and updates on the processor."""
 
 from bisect import bisect_right
 from collections import deque
@@ -6,16 +6,16 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 
 from membench.capture.dissolve import is_of_state
-from membench.core.task_graph import AFTER_THE_LOSS, STATE_ROLES, Role, Task, TaskGraph
+from membench.core.graph.task_graph import AFTER_THE_LOSS, STATE_ROLES, Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.rewrite import keep_on_host, update_on_host
 
 DEEPSPEED_BUCKET_BYTES = 100_000_000
-"""Gradients that a device holds while they leave: 5e7 in half precision, ``reduce_bucket_size`` of DeepSpeed's script for ZeRO-Offload."""
+"""Gradients that a device holds while they leave: 5e7 in half precision, DeepSpeed's ``reduce_bucket_size``."""
 
 
 def states_on_host(graph: TaskGraph) -> TaskGraph:
-    """Return the graph with weights, gradients' sums and the optimizer's states at home in host memory, and updated there.
+    """Return the graph with weights, gradients' sums and optimizer states at home in host memory and updated there.
 
     What the step returns stays on the device.
     """

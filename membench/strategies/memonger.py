@@ -1,16 +1,17 @@
 """MXNet with memonger: keep what crosses from one segment of the network to the next, recompute the rest.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174, 2016, and the planner that its authors
-published (dmlc/mxnet-memonger, ``memonger.py``). The forward pass keeps only what crosses from one segment to the next; the
-backward pass runs each segment again, convolutions included, right before it needs it. About sqrt(n) segments cost
+published (dmlc/mxnet-memonger, ``memonger.py``). The forward pass keeps only what crosses from one segment to the next;
+the backward pass runs each segment again, convolutions included, right before it needs it. About sqrt(n) segments cost
 O(sqrt(n)) memory and one more forward pass (Section 4.3).
 
-- Planning with a budget (Section 4.3, Algorithm 3): a segment ends at the first place where its activations exceed B bytes.
+- Planning with a budget (Section 4.3, Algorithm 3): a segment ends at the first place where its activations exceed B
+  bytes.
 - The search for B is the published planner's: from B = 0 twice B = sqrt(x y / 2), where the previous plan keeps x bytes
-  between segments of at most y; then a grid between the smallest y and sqrt(2) times the next such guess. Of these plans
-  the one with the least peak is taken. (The planner counts whole MB; here bytes, so that small networks are cut as well.)
-  The search does not compare them with no plan at all: where activations are few, its best may recompute nothing (LeNet) or
-  need more memory than none (CIFAR10-quick).
+  between segments of at most y; then a grid between the smallest y and sqrt(2) times the next such guess. Of these
+  plans the one with the least peak is taken. (The planner counts whole MB; here bytes, so that small networks are cut
+  as well.) The search does not compare them with no plan at all: where activations are few, its best may recompute
+  nothing (LeNet) or need more memory than none (CIFAR10-quick).
 - In the paper the user marks where segments may end. Here a segment may end where only one of its activations is read
   later, and no earlier activation is written in place later; the marks of the published examples, the inputs of
   residual units, are such places.
@@ -24,9 +25,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from math import inf, sqrt
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import AFTER_THE_LOSS, RESULT_ROLES, Block, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import AFTER_THE_LOSS, RESULT_ROLES, Block, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool, Pool, allocated
 from membench.planning.rewrites.recompute import Repeatable, Segment, recompute, recomputing_order
@@ -116,9 +117,7 @@ class _ForwardPass:
     def segments(self, cuts: tuple[Cut, ...]) -> list[Segment]:
         """Return the segments with what each drops: blocks that it makes and that no later task of the pass uses."""
         return [
-            Segment(
-                frozenset(b for t in self._tasks[start:end] for b in t.creates if self._last_use[b] < end)
-            )
+            Segment(frozenset(b for t in self._tasks[start:end] for b in t.creates if self._last_use[b] < end))
             for start, end in cuts
         ]
 
@@ -148,10 +147,11 @@ class _ForwardPass:
 class StoragePool(Pool):
     """Grows on demand and never shrinks; a storage is handed out whole, and never merged or split.
 
-    The plan of MXNet's executor (dmlc/nnvm, ``src/pass/plan_memory.cc``): a block takes the smallest free storage that is
-    large enough, up to `MATCH_RANGE` times its size. Without one, it takes the largest that is too small, down to that
-    share of its size, which the plan then enlarges to the block's size. All is allocated before the run: the final extent
-    counts from the beginning, and the peak is the same. Each storage is an allocation of its own, rounded up as such.
+    The plan of MXNet's executor (dmlc/nnvm, ``src/pass/plan_memory.cc``): a block takes the smallest free storage that
+    is large enough, up to `MATCH_RANGE` times its size. Without one, it takes the largest that is too small, down to
+    that share of its size, which the plan then enlarges to the block's size. All is allocated before the run: the final
+    extent counts from the beginning, and the peak is the same. Each storage is an allocation of its own, rounded up as
+    such.
     """
 
     held_bytes = 0

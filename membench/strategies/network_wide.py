@@ -1,17 +1,17 @@
 """Caffe's allocation: activations and gradients of the whole network, for the whole run.
 
-Layrub, Table 2 ("a whole network (d+g)"); vDNN, Section 2.3 (its baseline, which shares the buffers of gradients).
-All memory is allocated before the first step and never given back, with one workspace for each stream, as large as its
-largest; so average and peak are equal. Partial gradients of shared weights are an exception: Caffe adds onto the weight's
-gradient, so they share buffers of their own in turn. Not `eager`, where a block is freed after its last use.
+Layrub, Table 2 ("a whole network (d+g)"); vDNN, Section 2.3 (its baseline, which shares the buffers of gradients). All
+memory is allocated before the first step and never given back, with one workspace for each stream, as large as its
+largest; so average and peak are equal. Partial gradients of shared weights are an exception: Caffe adds onto the
+weight's gradient, so they share buffers of their own in turn. Not `eager`, where a block is freed after its last use.
 """
 
 from collections.abc import Sequence
 
 from membench.core.checks import choice
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Mode, Role, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import Mode, Role, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool, allocated
@@ -78,7 +78,7 @@ def _total_bytes(graph: TaskGraph, region: Region, streams: Sequence[str]) -> in
     """Return the bytes of all blocks, and of a workspace for each stream.
 
     Args:
-        streams: of each task.
+        streams: the stream of each task.
     """
     created = (block for task in graph.tasks for block in task.creates)
     own_bytes = graph.size_bytes(block for block in created if region.piece_of(block) is None)

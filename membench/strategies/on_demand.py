@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from membench.core.task_graph import RESULT_ROLES, Task
+from membench.core.graph.task_graph import RESULT_ROLES, Task
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import Pool
 from membench.planning.rewrites.recompute import Order
@@ -24,8 +24,7 @@ def on_demand_peak_bytes(order: Order, pool: Pool) -> int:
         pool: an empty one, which serves everything but the results of the step.
     """
     uses = [
-        [item.copies.get(b, b) for b in dict.fromkeys((*item.task.reads, *item.task.writes))]
-        for item in order.tasks
+        [item.copies.get(b, b) for b in dict.fromkeys((*item.task.reads, *item.task.writes))] for item in order.tasks
     ]
     last_use = {block: position for position, used in enumerate(uses) for block in used}
     addresses: dict[int, int] = {}

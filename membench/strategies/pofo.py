@@ -2,18 +2,19 @@
 
 Beaumont, Eyraud-Dubois, Shilova, "Efficient Combination of Rematerialization and Offloading for Training DNNs", NeurIPS
 2021. A stage either stores all that its backward pass reads, or begins a run of stages that store nothing and are
-recomputed later from the run's input by `rotor`'s table in the memory that is left. Before either, its input (all that the
-stage before stores, or its output alone) is kept or offloaded. The state is (i, A, dF, dB, bar): the stage; bytes kept;
-bytes that still have to leave; bytes that have to be fetched before the stage's backward pass begins; and which input it
-has. While a stage runs, the link drains dF forward and dB backward; where memory lacks, the stage waits for the link.
+recomputed later from the run's input by `rotor`'s table in the memory that is left. Before either, its input (all that
+the stage before stores, or its output alone) is kept or offloaded. The state is (i, A, dF, dB, bar): the stage; bytes
+kept; bytes that still have to leave; bytes that have to be fetched before the stage's backward pass begins; and which
+input it has. While a stage runs, the link drains dF forward and dB backward; where memory lacks, the stage waits for
+the link.
 
-Readings. Stages and weight gradients as in `rotor`. The paper rounds bytes up to slots; here states whose bytes fall in the
-same classes are one, whose fastest member is continued with its bytes as they are, because a stage often drains less than
-one slot. While a run is recomputed, what is fetched ahead is there from its start, or fetched after its end. The decisions
-are taken for several budgets around the given one; of their schedules, and of `rotor`'s, which copies nothing, the fastest
-that keeps the budget in bytes is chosen.
-Copies start and return where `planning.choices` puts them: out as soon as a block is written, back as late as the link allows;
-where a task still lacks memory, these let blocks leave that have no choice here. Without a budget nothing leaves.
+Readings. Stages and weight gradients as in `rotor`. The paper rounds bytes up to slots; here states whose bytes fall in
+the same classes are one, whose fastest member is continued with its bytes as they are, because a stage often drains
+less than one slot. While a run is recomputed, what is fetched ahead is there from its start, or fetched after its end.
+The decisions are taken for several budgets around the given one; of their schedules, and of `rotor`'s, which copies
+nothing, the fastest that keeps the budget in bytes is chosen. Copies start and return where `planning.choices` puts
+them: out as soon as a block is written, back as late as the link allows; where a task still lacks memory, these let
+blocks leave that have no choice here. Without a budget nothing leaves.
 
 Not `rotor`, which copies nothing; not `joint`, which decides for each block.
 """
@@ -22,10 +23,10 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Schedule
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.chain.stages import Chain
@@ -33,7 +34,7 @@ from membench.strategies.eager import Eager
 from membench.strategies.rotor import Tables, peak_bytes
 
 if TYPE_CHECKING:
-    from membench.planning.choices.evaluation import Plan
+    from membench.planning.choices.evaluation import EvaluatedChoices
 
 AROUND = (1.1, 1.05, 1.0, 0.97, 0.94, 0.9, 0.85)
 """Budgets of the decisions, in given budgets."""
@@ -73,7 +74,7 @@ class Pofo(Strategy):
             )
         return emit(self.name, plan, budget_bytes)
 
-    def _fastest(self, tables: Tables, cost: CostModel, budget_bytes: int) -> "Plan | None":
+    def _fastest(self, tables: Tables, cost: CostModel, budget_bytes: int) -> "EvaluatedChoices | None":
         """Return the fastest plan within a budget; None where there is none."""
         from membench.planning.choices.evaluation import Evaluator
         from membench.strategies.chain.offloading import choices_of
@@ -88,13 +89,13 @@ class Pofo(Strategy):
 
     def _offloading(
         self, tables: Tables, cost: CostModel, budget_bytes: int, shares: Sequence[float]
-    ) -> "list[Plan]":
+    ) -> "list[EvaluatedChoices]":
         """Return plans within a budget, with decisions for these shares of it; infinitely long where it is not kept."""
         from membench.planning.choices.evaluation import Evaluator
         from membench.strategies.chain.offloading import choices_of, order_of, plan_groups
 
         chain, table = tables.chain, tables.largest
-        plans: list[Plan] = []
+        plans: list[EvaluatedChoices] = []
         evaluator = Evaluator(chain.problem)
         rooms_bytes = [int(share * budget_bytes) - chain.fixed_bytes for share in shares]
         different = dict.fromkeys(plan_groups(table, cost, room) for room in rooms_bytes if room > 0)

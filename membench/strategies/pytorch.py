@@ -1,16 +1,16 @@
 """Plain PyTorch: memory is given back where Python's variables and autograd give it back.
 
 The step is ``loss(module(inputs), targets).backward()``, with gradients of None before. A local variable of a forward
-function or a list of features holds an activation until the function returns, also one that no task uses again; autograd
-gives back what it saved for the backward pass node by node. On the CPU the predicted peak is that of torch's allocator.
+function or a list of features holds an activation until the function returns, also one that no task uses again;
+autograd gives back what it saved for the backward pass node by node. On the CPU the predicted peak is that of torch's
+allocator.
 
 Not `eager`, which frees each block after its last use and computes only what is used, so that it may hold less.
 """
 
-from membench.core.cost_model import CostModel
-from membench.core.errors import UnsupportedStrategy
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Mode, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import Mode, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
@@ -21,14 +21,10 @@ class PyTorch(Strategy):
 
     name = "pytorch"
     modes = frozenset(Mode)
+    runs_as_written = True
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        if graph.plain is None:
-            raise UnsupportedStrategy(
-                f"strategy {self.name!r} is plain PyTorch's execution, and this graph is another framework's; choose "
-                "framework=pytorch, or strategy=eager"
-            )
-        plain = join_convolution_backward(graph.plain, cost)
+        plain = join_convolution_backward(self.scheduled(graph), cost)
         builder = ScheduleBuilder(self.name, plain, budget_bytes=budget_bytes)
         for task in plain.tasks:
             builder.compute(task)

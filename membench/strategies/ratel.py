@@ -1,33 +1,33 @@
-"""Ratel (LoHan): updates on the processor as soon as a gradient has arrived; activations swapped or recomputed by one rule.
+"""Ratel (LoHan): updates on the processor on a gradient's arrival; one rule swaps or recomputes activations.
 
-Liao et al., "LoHan: Low-Cost High-Performance Framework to Fine-Tune 100B Model on a Consumer GPU", ICDE 2025, in earlier
-versions Fuyou and Ratel. States of the model visit the GPU from the host, as in ZeRO-Infinity; in addition:
+Liao et al., "LoHan: Low-Cost High-Performance Framework to Fine-Tune 100B Model on a Consumer GPU", ICDE 2025, in
+earlier versions Fuyou and Ratel. States of the model visit the GPU from the host, as in ZeRO-Infinity; in addition:
 
-- Active gradient offloading: a gradient leaves when it is made, and the processor updates its weights at once, beside the backward
-  pass. Results are those of an update behind it, as weights are used up by then.
-- Holistic traffic-aware activation swapping: what one block of the network hands to the next always leaves. Of what a block keeps
-  within itself, that with the most operations for each byte leaves first, as recomputing it would cost the most; the rest is
-  recomputed. How much leaves minimizes the time of a step: in each pass the longest of the GPU's computation, recomputation included,
-  the copies in both directions, and in the backward pass the updates.
+- Active gradient offloading: a gradient leaves when it is made, and the processor updates its weights at once, beside
+  the backward pass. Results are those of an update behind it, as weights are used up by then.
+- Holistic traffic-aware activation swapping: what one block of the network hands to the next always leaves. Of what a
+  block keeps within itself, that with the most operations for each byte leaves first, as recomputing it would cost the
+  most; the rest is recomputed. How much leaves minimizes the time of a step: in each pass the longest of the GPU's
+  computation, recomputation included, the copies in both directions, and in the backward pass the updates.
 
-Readings. A block of the network is a stage of the forward pass that hands a single activation on (`strategies.chain`), which in a
-transformer is half a layer, as in the published program. Operations for each byte are seconds for each byte, by the cost model.
-Masks of dropout, which cannot be made again, leave as well. What a program recomputes itself is not taken over. A step that clips
-all gradients together has its updates behind the backward pass, where the graph has them.
+Readings. A block of the network is a stage of the forward pass that hands a single activation on (`strategies.chain`),
+which in a transformer is half a layer, as in the published program. Operations for each byte are seconds for each byte,
+by the cost model. Masks of dropout, which cannot be made again, leave as well. What a program recomputes itself is not
+taken over. A step that clips all gradients together has its updates behind the backward pass, where the graph has them.
 
-Left out: the profiling of a first step, which the cost model stands for, and the order of requests to the disks, which are the disk
-tier's.
+Left out: the profiling of a first step, which the cost model stands for, and the order of requests to the disks, which
+are the disk tier's.
 
-Not `zero_infinity`, which updates behind the backward pass and recomputes what the program does; not `capuchin`, which evicts only
-what memory lacks.
+Not `zero_infinity`, which updates behind the backward pass and recomputes what the program does; not `capuchin`, which
+evicts only what memory lacks.
 """
 
 from collections.abc import Sequence
 from itertools import accumulate
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import AFTER_THE_LOSS, Role, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Role, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.recompute import Repeatable, Segment, recompute
 from membench.planning.rewrites.rewrite import join_convolution_backward, update_on_host
@@ -45,11 +45,11 @@ from membench.strategies.host_states import (
 
 
 class Ratel(Strategy):
-    """Ratel: updates beside the backward pass, activations swapped or recomputed by operations for each byte (Liao et al. 2025).
+    """Ratel: updates beside the backward pass, activations swapped or recomputed by one rule (Liao et al. 2025).
 
     Args:
         ahead: operators with weights or swapped activations for which these are brought before they are needed.
-        bucket_bytes: of gradients and activations that the device holds while they leave.
+        bucket_bytes: size of gradients and activations that the device holds while they leave.
     """
 
     name = "ratel"
@@ -102,9 +102,7 @@ class Swapping:
         self._cost = cost
         self._chain = Chain(graph, cost)
         self._units = self._chain.problem.units
-        handed_on = {
-            self._chain.problem.unit_of[s.output] for s in self._chain.stages if s.output is not None
-        }
+        handed_on = {self._chain.problem.unit_of[s.output] for s in self._chain.stages if s.output is not None}
         within = [
             unit
             for stage in self._chain.stages
@@ -138,7 +136,7 @@ class Swapping:
         return times_s.index(min(times_s))
 
     def _step_time_s(self, within_bytes: int, again_s: float) -> float:
-        """Return the seconds of a step in which that much leaves of what blocks keep within, and the rest is made again."""
+        """Return a step's seconds if that much of what blocks keep within leaves, and the rest is made again."""
         cost, stages, weight_bytes = self._cost, self._chain.stages, self._weight_bytes
         swapped_bytes = within_bytes + sum(self._units[unit].size_bytes for unit in self._always)
         forward_s = max(

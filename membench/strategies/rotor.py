@@ -1,22 +1,21 @@
 """Rotor: the fastest way to recompute a chain within a budget, where what is stored stays until it is used.
 
-Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains: how to train deep neural
-networks with limited memory", 2019 (ACM TOMS 2021). The network is a chain of stages. A stage runs forward and stores all
-that its backward pass reads (F_all), or only its output (F_ck, F_none), and then runs again later, any number of times.
-Among persistent schedules, in which a stored input stays until its stage's backward pass, a dynamic program finds the
-fastest one for stages s to t in m slots of memory (Theorem 1, Algorithm 1): either
+Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains: how to train deep
+neural networks with limited memory", 2019 (ACM TOMS 2021). The network is a chain of stages. A stage runs forward and
+stores all that its backward pass reads (F_all), or only its output (F_ck, F_none), and then runs again later, any
+number of times. Among persistent schedules, in which a stored input stays until its stage's backward pass, a dynamic
+program finds the fastest one for stages s to t in m slots of memory (Theorem 1, Algorithm 1): either
 
 - s stores all, and s + 1 to t have what is left; or
 - s to s' - 1 run without storing, the input of s' is stored, s' to t run forward and backward, and then s to s' - 1.
 
 Nothing is copied to the host. Without a budget nothing is recomputed.
 
-Readings. A stage ends wherever the forward pass hands one block on (`chain.stages`). The paper groups what is not a chain into
-one stage; where that would be large, blocks that skip over others are kept in addition, and the rest is cut. Weight
-gradients, which the paper counts with the model, take slots once they are computed. What cannot be computed again (masks of
-dropout) and small blocks are kept.
-Sizes are rounded up to slots; in return the table is filled beyond the budget, and of its schedules the one with the most
-slots is taken whose peak, counted in bytes, keeps the budget.
+Readings. A stage ends wherever the forward pass hands one block on (`chain.stages`). The paper groups what is not a
+chain into one stage; where that would be large, blocks that skip over others are kept in addition, and the rest is cut.
+Weight gradients, which the paper counts with the model, take slots once they are computed. What cannot be computed
+again (masks of dropout) and small blocks are kept. Sizes are rounded up to slots; in return the table is filled beyond
+the budget, and of its schedules the one with the most slots is taken whose peak, counted in bytes, keeps the budget.
 
 Not memonger, which chooses segments by size and recomputes each once; not `pofo`, which also copies to the host.
 """
@@ -24,9 +23,9 @@ Not memonger, which chooses segments by size and recomputes each once; not `pofo
 from functools import cache
 from typing import TYPE_CHECKING
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool
 from membench.planning.rewrites.recompute import Order, RenamedTask, reordered

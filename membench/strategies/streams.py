@@ -1,7 +1,7 @@
 """Streams of a layer's gradients, as in Caffe over cuDNN (Layrub, Section 4.3)."""
 
-from membench.core.schedule import COMPUTE_STREAM
-from membench.core.task_graph import GradientOf, Kind, Task
+from membench.core.graph.schedule import COMPUTE_STREAM
+from membench.core.graph.task_graph import GradientOf, Kind, Task
 
 WEIGHT_GRADIENT_STREAM = "weight gradient"
 

@@ -1,31 +1,32 @@
 """SuperNeurons: liveness analysis, offloading of results that are costly to compute, recomputation of cheap ones.
 
-Wang et al., "SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks", PPoPP 2018. A block is freed
-after its last use (liveness analysis). A result that the backward pass needs is treated by the layer that makes it:
+Wang et al., "SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks", PPoPP 2018. A block is
+freed after its last use (liveness analysis). A result that the backward pass needs is treated by the layer that makes
+it:
 
-- Unified tensor pool: the results of checkpoints are offloaded while the layers after them run, and prefetched while the
-  backward pass is at the checkpoint before.
+- Unified tensor pool: the results of checkpoints are offloaded while the layers after them run, and prefetched while
+  the backward pass is at the checkpoint before.
 - Cost-aware recomputation: results between two checkpoints (batch norm, ReLU, pooling, LRN, dropout) are dropped and
   recomputed from the checkpoint: once for the whole segment (speed-centric) where they and a layer's gradients take no
   more than l_peak, which is needed anyway; otherwise for each layer anew (memory-centric).
 
 Readings. Checkpoints are convolutions, linear layers and attention; and joins, layers that read the results of several:
-recomputing a chain of residual units would lead back to its beginning. Linear layers' results are small and stay. Blocks
-that the first stage of the backward pass reads are not offloaded. l_peak, the memory of the paper's layer that needs most,
-is that of the task that needs most.
+recomputing a chain of residual units would lead back to its beginning. Linear layers' results are small and stay.
+Blocks that the first stage of the backward pass reads are not offloaded. l_peak, the memory of the paper's layer that
+needs most, is that of the task that needs most.
 
 Left out: the tensor cache (the paper offloads nothing while memory lasts; here every checkpoint is offloaded, as if the
 device were always full) and the choice of convolution algorithms by free memory. Not vDNN, which offloads the inputs of
-layers, and recomputes nothing. A framework that writes batch norm and ReLU onto a convolution's result leaves nothing to
-recompute.
+layers, and recomputes nothing. A framework that writes batch norm and ReLU onto a convolution's result leaves nothing
+to recompute.
 """
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Kind, LayerTasks, Role, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Kind, LayerTasks, Role, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.recompute import Repeatable, Segment, recompute
 from membench.strategies.base import Strategy
@@ -71,9 +72,7 @@ class _Checkpoints:
         graph = self._graph
         peak_of_a_task_bytes = graph.lower_bound_bytes - graph.external_bytes
         gradients = {block.index for block in graph.blocks if block.role is Role.GRADIENT}
-        gradient_bytes = {
-            layer.layer: graph.size_bytes(layer.touches & gradients) for layer in graph.backward_layers
-        }
+        gradient_bytes = {layer.layer: graph.size_bytes(layer.touches & gradients) for layer in graph.backward_layers}
         for is_checkpoint, group in groupby(graph.forward_layers, lambda layer: layer.layer in self.layers):
             if is_checkpoint:
                 continue

@@ -9,24 +9,23 @@ with the fastest algorithm (p) or with one that needs no workspace (m):
 - `VdnnDyn` (3.3): before training, tries plans from the fastest to the smallest, and steps single convolutions down to
   slower algorithms where memory is short.
 
-A layer that writes in place has no X of its own. Classifier layers are not managed; in a transformer they are those after
-the last layer norm (`planning.features`), and linear layers and attention hide the copies. The paper describes linear networks;
-where several layers read an activation, the last of them offloads it and it is prefetched for the first that needs it in
-the backward pass. Not Layrub, which prefetches for the next layer only and puts gradients where activations were; not
-moDNN, which plans copies across layers.
+A layer that writes in place has no X of its own. Classifier layers are not managed; in a transformer they are those
+after the last layer norm (`feature_layers`), and linear layers and attention hide the copies. The paper describes
+linear networks; where several layers read an activation, the last of them offloads it and it is prefetched for the
+first that needs it in the backward pass. Not Layrub, which prefetches for the next layer only and puts gradients where
+activations were; not moDNN, which plans copies across layers.
 """
 
 from collections.abc import Sequence
 from enum import StrEnum
 
 from membench.core.checks import choice
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.core.schedule import Compute, Schedule
-from membench.core.task_graph import Kind, LayerTasks, TaskGraph
+from membench.core.graph.schedule import Compute, Schedule
+from membench.core.graph.task_graph import Kind, LayerTasks, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.features import feature_layers
 from membench.planning.memory.liveness import live_bytes
 from membench.planning.uses import last_touched, saved_for_backward
 from membench.strategies.base import Strategy
@@ -103,9 +102,7 @@ class VdnnDyn(Strategy):
         except InfeasibleSchedule:
             return None
 
-    def _downgrade(
-        self, smallest: TaskGraph, cost: CostModel, budget_bytes: int, policy: Policy
-    ) -> TaskGraph:
+    def _downgrade(self, smallest: TaskGraph, cost: CostModel, budget_bytes: int, policy: Policy) -> TaskGraph:
         """Give each convolution the fastest algorithm for which there is room where it runs."""
         trial = _offload(self.name, smallest, None, policy)
         held_bytes = live_bytes(trial)
@@ -147,7 +144,7 @@ class _Offloads:
         return self._position.get(layer.layer, before)
 
     def find_prefetch_layer(self, position: int) -> list[int]:
-        """Return the inputs of the nearest layer before this one that offloaded any, unless prefetched already (Figure 8).
+        """Return the inputs of the nearest earlier layer that offloaded any, unless prefetched already (Figure 8).
 
         The search ends at the nearest convolution: inputs of layers further back would be prefetched too early. Where
         features are extracted without convolutions (a transformer's encoder), it ends at the nearest linear layer or
@@ -211,9 +208,23 @@ def _backward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
 
 
 def _compute_layer(builder: ScheduleBuilder, layer: LayerTasks, *, synchronize: bool) -> None:
-    """Run a layer's tasks; what is dead is released at the end of the layer, not between its gradients (Section 3.2)."""
+    """Run a layer's tasks, and release what is dead at its end, not between its gradients (Section 3.2)."""
     for task in layer.tasks:
         builder.compute(task)
     if synchronize:
         builder.synchronize()
     builder.free_dead()
+
+
+FEATURE_KINDS = (Kind.CONVOLUTION, Kind.POOLING, Kind.ATTENTION, Kind.NORMALIZATION)
+"""Layers that a classifier does not have: it consists of linear layers, activations, dropout and batch norm."""
+
+
+def feature_layers(graph: TaskGraph) -> tuple[LayerTasks, ...]:
+    """Return the forward layers up to the last one that a classifier does not have; what follows is the classifier.
+
+    In the paper's networks that is the last pooling, in a transformer the last layer norm.
+    """
+    layers = graph.forward_layers
+    found = [i for i, layer in enumerate(layers) if layer.has_kind(*FEATURE_KINDS)]
+    return layers[: found[-1] + 1] if found else ()

@@ -1,12 +1,12 @@
 """vDNN's inference mode, with which mmCNN compares itself (Section 2.3 of mmCNN's paper).
 
-Weights are kept in host memory; a layer's weights and feature maps are on the device only while it runs. Nothing is split,
-so the layer with the most weights, the first linear one of most networks, has to fit. Not `mmcnn`.
+Weights are kept in host memory; a layer's weights and feature maps are on the device only while it runs. Nothing is
+split, so the layer with the most weights, the first linear one of most networks, has to fit. Not `mmcnn`.
 """
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, Mode, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import EXTERNAL_ROLES, Mode, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.rewrite import keep_on_host
 from membench.strategies.base import Strategy

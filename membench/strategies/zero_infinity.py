@@ -1,28 +1,34 @@
 """ZeRO-Infinity on one GPU: weights visit the device operator by operator; everything else is in host memory.
 
-Rajbhandari et al., "ZeRO-Infinity: Breaking the GPU Memory Wall for Extreme Scale Deep Learning", SC 2021; before, DeepSpeed's
-ZeRO-3 Offload. Weights, gradients, states of the optimizer and activation checkpoints all leave the GPU (Section 5.1):
+Rajbhandari et al., "ZeRO-Infinity: Breaking the GPU Memory Wall for Extreme Scale Deep Learning", SC 2021; before,
+DeepSpeed's ZeRO-3 Offload. Weights, gradients, states of the optimizer and activation checkpoints all leave the GPU
+(Section 5.1):
 
     for each operator of the forward and backward pass:
         bring the weights of the next three operators         (dynamic prefetching, Section 6.2)
-        compute it; give its weights back; copy to the host the gradients that it has finished, and what is kept for later
+        compute it; give its weights back; copy to the host the gradients that it has finished, and what is kept for
+        later
     for each part of the weights, on the CPU: update it
 
-Readings. The program recomputes as it is written: its activation checkpoints are what the forward pass keeps for the backward pass,
-and are offloaded (Section 5.1.2), unless `offload_activations` is off. Weights stay between two uses that are not further apart than
-``stage3_max_reuse_distance`` of DeepSpeed's configuration, which is given in weights there and in bytes here. The update follows the
-backward pass, as clipping needs all gradients. That the optimizer's states lie on disks, and weights in the end, is not this method's
-decision here: the pass that inserts the disk tier moves what host memory cannot hold.
+Readings. The program recomputes as it is written: its activation checkpoints are what the forward pass keeps for the
+backward pass, and are offloaded (Section 5.1.2), unless `offload_activations` is off. Weights stay between two uses
+that are not further apart than ``stage3_max_reuse_distance`` of DeepSpeed's configuration, which is given in weights
+there and in bytes here. The update follows the backward pass, as clipping needs all gradients. That the optimizer's
+states lie on disks, and weights in the end, is not this method's decision here: the pass that inserts the disk tier
+moves what host memory cannot hold.
 
-Left out: partitioning over GPUs (Section 6.1), of which one is simulated, with the node's rates; tiling of single operators (Section
-5.1.3), which changes the program.
+Left out: partitioning over GPUs (Section 6.1), of which one is simulated, with the node's rates; tiling of single
+operators (Section 5.1.3), which changes the program.
 
-Not `zero_offload`, whose weights stay on the device; not `ratel`, which updates in the backward pass and chooses what to recompute.
+Not `zero_offload`, whose weights stay on the device; not `ratel`, which updates in the backward pass and chooses what
+to recompute.
 """
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import AFTER_THE_LOSS, Phase, TaskGraph
+from itertools import zip_longest
+
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Phase, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.rewrite import as_written
 from membench.strategies.base import Strategy
@@ -40,12 +46,15 @@ from membench.strategies.host_states import (
 
 
 class ZeroInfinity(Strategy):
-    """ZeRO-Infinity: weights visit the device; gradients, states and checkpoints are in host memory (Rajbhandari et al. 2021).
+    """ZeRO-Infinity: weights visit the device; gradients, states and checkpoints are in host memory.
+
+    Rajbhandari et al. 2021.
 
     Args:
         ahead: operators with weights for which weights are brought before they are needed (Section 6.2).
-        reuse_bytes: weights stay if their next use is no more bytes of weights away; DeepSpeed's default, 1e9 in half precision.
-        bucket_bytes: of gradients and checkpoints that the device holds while they leave.
+        reuse_bytes: weights stay if their next use is no more bytes of weights away; DeepSpeed's default, 1e9 in half
+            precision.
+        bucket_bytes: size of gradients and checkpoints that the device holds while they leave.
         offload_activations: what the program's recomputation starts from is in host memory meanwhile (Section 5.1.2).
     """
 
@@ -68,19 +77,19 @@ class ZeroInfinity(Strategy):
         graph = states_on_host(as_written(graph, cost))
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         forward = [task for task in graph.tasks if task.phase not in AFTER_THE_LOSS]
-        backward = [task for task in graph.tasks if task.phase is Phase.BACKWARD]
+        passes = [task for task in graph.tasks if task.phase is not Phase.UPDATE]
         at_home = {block.index for block in graph.blocks if block.host_location}
         kept = checkpoints(graph) if self._offload_activations else frozenset[int]()
-        finished = last_touched_by([*forward, *backward], applied_gradients(graph))
+        finished = last_touched_by(passes, applied_gradients(graph))
         finished |= last_touched_by(forward, kept)
         leaving = Leaving(builder, self._bucket_bytes)
-        visits = Visits(builder, [*forward, *backward], at_home, kept, self._ahead, self._reuse_bytes)
-        for tasks in (forward, backward):
-            for task in tasks:
-                visits.begin(task)
-                compute_as_written(builder, task)
-                visits.end(task, leaving)
-                leaving.send(finished.get(task.index, ()))
-            leaving.finish()
+        visits = Visits(builder, passes, at_home, kept, self._ahead, self._reuse_bytes)
+        for task, following in zip_longest(passes, passes[1:]):
+            visits.begin(task)
+            compute_as_written(builder, task)
+            visits.end(task, leaving)
+            leaving.send(finished.get(task.index, ()))
+            if following is None or (following.phase in AFTER_THE_LOSS) != (task.phase in AFTER_THE_LOSS):
+                leaving.finish()
         update(builder, (task for task in graph.tasks if task.phase is Phase.UPDATE))
         return builder.finish()

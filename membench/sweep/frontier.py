@@ -106,9 +106,7 @@ def sweep(
     return _frontier(title, eager, found, times_s), [eager, *(record for _, record in found)]
 
 
-def _frontier(
-    title: str, eager: Record, found: Sequence[tuple[str, Record]], times_s: Sequence[float]
-) -> Frontier:
+def _frontier(title: str, eager: Record, found: Sequence[tuple[str, Record]], times_s: Sequence[float]) -> Frontier:
     """Return the frontier of records with the names of their strategies, whose order is that of their first records."""
     points = {
         _point(name, record, time_s): None
@@ -121,9 +119,7 @@ def _frontier(
         title=title,
         eager=_point(EAGER, eager, 0.0),
         points=tuple(
-            sorted(
-                points, key=lambda each: (order.index(each.strategy), each.budget_bytes or unlimited_bytes)
-            )
+            sorted(points, key=lambda each: (order.index(each.strategy), each.budget_bytes or unlimited_bytes))
         ),
         capacity_bytes=int(eager.metrics["capacity_bytes"]),
     )

@@ -8,8 +8,8 @@ def largest(
 ) -> int | None:
     """Return the largest multiple of `step` for which `fits` holds.
 
-    Goes up or down from the guess, or from `step`, in strides that double until the answer changes, then bisects. A right
-    guess takes two calls.
+    Goes up or down from the guess, or from `step`, in strides that double until the answer changes, then bisects. A
+    right guess takes two calls.
 
     Args:
         fits: holds up to some number and fails beyond it.

@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import combinations
 
 from membench.core import configuration
-from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.hardware.device import DeviceProfile
 from membench.core.units import format_bytes
 from membench.profiling.nvml import visible_gpus
 from membench.sweep.results.provenance import device_facts_from_outside
@@ -26,9 +26,7 @@ def this_device() -> DeviceProfile:
         MembenchError: there is no GPU, or none of `conf/device` describes it.
     """
     if not visible_gpus():
-        raise MembenchError(
-            "device=this is the GPU at hand, and there is none; name a card, such as device=rtx3090"
-        )
+        raise MembenchError("device=this is the GPU at hand, and there is none; name a card, such as device=rtx3090")
     facts = device_facts_from_outside("cuda")
     return described_as(facts["device"], facts["device_memory_bytes"])
 

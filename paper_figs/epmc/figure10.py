@@ -6,12 +6,7 @@ from matplotlib.figure import Figure
 
 from paper_figs.style import in_order, read
 
-COLORS = {
-    "PyTorch baseline": "#7f8c8d",
-    "EPMC FP16": "#123c69",
-    "EPMC FP10": "#3b82c4",
-    "EPMC FP8": "#d98b2b",
-}
+COLORS = {"PyTorch baseline": "#7f8c8d", "EPMC FP16": "#123c69", "EPMC FP10": "#3b82c4", "EPMC FP8": "#d98b2b"}
 
 
 def draw() -> Figure:
@@ -32,9 +27,7 @@ def draw() -> Figure:
 def _draw(axes: Axes, metric: str) -> None:
     curves = read("epmc", "training")
     for name in in_order(curves["training"]):
-        seeds = 100 * curves[curves["training"] == name].pivot_table(
-            index="epoch", columns="seed", values=metric
-        )
+        seeds = 100 * curves[curves["training"] == name].pivot_table(index="epoch", columns="seed", values=metric)
         axes.plot(seeds.index, seeds.mean(axis=1), color=COLORS[name], label=name, linewidth=1.6)
         axes.fill_between(
             seeds.index, seeds.min(axis=1), seeds.max(axis=1), color=COLORS[name], alpha=0.15, linewidth=0

@@ -14,11 +14,7 @@ def draw() -> Figure:
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
     volumes = [f"{int(elements):,}" for elements in shown["batch_size"]]
     axes.bar(
-        volumes,
-        shown["simulated_value"],
-        0.55,
-        color=COLORS["EPMC"],
-        label="PipeCompress, 7 streams, beside ReLU",
+        volumes, shown["simulated_value"], 0.55, color=COLORS["EPMC"], label="PipeCompress, 7 streams, beside ReLU"
     )
     axes.axhline(stated, color="#d1495b", linewidth=1.4, label="stated in the paper")
     axes.axhline(1, **REFERENCE_LINE, label="one after the other")

@@ -15,12 +15,7 @@ def draw() -> Figure:
     for system in in_order(shown["system"]):
         of_system = shown[shown["system"] == system]
         axes.plot(
-            of_system["sparsity"],
-            of_system["simulated_value"],
-            "o-",
-            markersize=4,
-            label=system,
-            color=COLORS[system],
+            of_system["sparsity"], of_system["simulated_value"], "o-", markersize=4, label=system, color=COLORS[system]
         )
     stated = table[(table["metric"] == "MFR") & table["paper_value"].notna()]
     axes.scatter([10, 90], stated["paper_value"], **PAPER_MARKER)

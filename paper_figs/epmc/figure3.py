@@ -16,18 +16,9 @@ def draw() -> Figure:
     used = converting * (100 - idle) / 100
     figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
     axes.bar(batches, 100 - converting, 0.6, color=COLORS["convolution"], label="used by the layers")
-    axes.bar(
-        batches,
-        used,
-        0.6,
-        bottom=100 - converting,
-        color=COLORS["compression"],
-        label="used while converting",
-    )
+    axes.bar(batches, used, 0.6, bottom=100 - converting, color=COLORS["compression"], label="used while converting")
     idle_label = f"idle while converting: {idle:.0f} % of that time, stated in the paper"
-    axes.bar(
-        batches, converting - used, 0.6, bottom=100 - converting + used, color="#e5e7eb", label=idle_label
-    )
+    axes.bar(batches, converting - used, 0.6, bottom=100 - converting + used, color="#e5e7eb", label=idle_label)
     for place, share in enumerate(converting):  # what is ours alone: the split of it rests on the paper
         text = f"{share:.0f} %\nconverting"
         axes.annotate(text, (place, 97), ha="center", va="top")

@@ -4,16 +4,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from paper_figs.epmc.colors import COLORS
-from paper_figs.style import (
-    PAPER_MARKER,
-    REFERENCE_LINE,
-    bar_groups,
-    by_system,
-    mark_means,
-    read,
-    stated,
-    with_mean,
-)
+from paper_figs.style import PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, mark_means, read, stated, with_mean
 
 
 def draw() -> Figure:
@@ -21,13 +12,10 @@ def draw() -> Figure:
     values = with_mean(by_system(table[table["item"] == "Figure 8"]))
     figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
     places = bar_groups(axes, values, COLORS)
-    axes.scatter(
-        [places.loc["VGG-16", "EPMC"]], [stated(table, metric="MFR", model="VGG-16")], **PAPER_MARKER
-    )
+    axes.scatter([places.loc["VGG-16", "EPMC"]], [stated(table, metric="MFR", model="VGG-16")], **PAPER_MARKER)
     means = {"CSR-cuSPARSE in series": "serial baseline (CSR-cuSPARSE)", "EPMC": "EPMC"}
     papers = {
-        name: stated(table, metric="MFR_avg", system=f"{system} vs Pytorch baseline")
-        for name, system in means.items()
+        name: stated(table, metric="MFR_avg", system=f"{system} vs Pytorch baseline") for name, system in means.items()
     }
     mark_means(axes, places, papers)
     axes.axhline(1, **REFERENCE_LINE, label="baseline")

@@ -16,8 +16,7 @@ def draw() -> Figure:
     grouped_bars(axes, shown, COLORS, unit="MB, log scale")
     batches = shown.drop_duplicates("model")
     labels = [
-        f"{model} ({batch:.0f})"
-        for model, batch in zip(batches["model"], batches["our_batch_size"], strict=True)
+        f"{model} ({batch:.0f})" for model, batch in zip(batches["model"], batches["our_batch_size"], strict=True)
     ]
     axes.set_xticks(range(len(labels)), labels)
     log_axis(axes, TICKS)

@@ -28,9 +28,7 @@ def _draw_curves(axes: Axes, curves: pd.DataFrame) -> None:
         of_batch = curves[curves["training"] == f"Layrub-hybrid, batch {batch_size}"]
         seeds = 100 * of_batch.pivot_table(index="epoch", columns="seed", values="test_accuracy")
         axes.plot(seeds.index, seeds.mean(axis=1), color=color, label=f"batch {batch_size}", linewidth=1.6)
-        axes.fill_between(
-            seeds.index, seeds.min(axis=1), seeds.max(axis=1), color=color, alpha=0.25, linewidth=0
-        )
+        axes.fill_between(seeds.index, seeds.min(axis=1), seeds.max(axis=1), color=color, alpha=0.25, linewidth=0)
     axes.set_xlabel("epochs")
     axes.set_ylabel("test accuracy (%)")
     axes.set_ylim(80, 100.5)
@@ -50,15 +48,10 @@ def _draw_epochs(axes: Axes, shown: pd.DataFrame, stated: dict[int, float]) -> N
     ):
         rows = epochs[chosen].sort_values("batch_size")
         reference = rows["measured_value"].iloc[0]
-        axes.plot(
-            rows["batch_size"] / smallest, rows["measured_value"] / reference, style, color=color, label=label
-        )
+        axes.plot(rows["batch_size"] / smallest, rows["measured_value"] / reference, style, color=color, label=label)
     small, large = sorted(stated)
     axes.scatter(
-        [1, large / small],
-        [1, stated[large] / stated[small]],
-        **PAPER_MARKER,
-        label=f"AlexNet, {PAPER_LABEL}",
+        [1, large / small], [1, stated[large] / stated[small]], **PAPER_MARKER, label=f"AlexNet, {PAPER_LABEL}"
     )
     axes.axhline(1, color="#374151", linewidth=0.8, linestyle=":")
     axes.set_xscale("log", base=2)

@@ -27,9 +27,7 @@ def draw() -> Figure:
 
 def _stacked(axes: Axes, frame: pd.DataFrame) -> None:
     models = in_order(frame["model"])
-    values = frame.pivot_table(index="model", columns="metric", values="simulated_value", sort=False).loc[
-        models
-    ]
+    values = frame.pivot_table(index="model", columns="metric", values="simulated_value", sort=False).loc[models]
     axes.bar(models, values["parameters"], 0.65, color=COLORS["parameters"], label="parameters")
     maps = values["activations_and_gradients"]
     color = COLORS["activations_and_gradients"]

@@ -33,9 +33,7 @@ def draw() -> Figure:
     panels[0].set_ylabel("total memory of a training step (MB)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, ncols=4, loc="outside lower center")
-    figure.suptitle(
-        "Layrub, Table 6: which networks fit (ImageNet, batch 32)", x=0.01, ha="left", weight="bold"
-    )
+    figure.suptitle("Layrub, Table 6: which networks fit (ImageNet, batch 32)", x=0.01, ha="left", weight="bold")
     return figure
 
 

@@ -21,7 +21,5 @@ def draw() -> Figure:
         axes.set_xlabel("memory limit (MB)")
         axes.set_ylim(0, 1.15 * rows["simulated_value"].max())
     panels[0].set_ylabel("time of an inference (ms)")
-    figure.suptitle(
-        "mmCNN, Figure 9: running time against the limit, simulated", x=0.01, ha="left", weight="bold"
-    )
+    figure.suptitle("mmCNN, Figure 9: running time against the limit, simulated", x=0.01, ha="left", weight="bold")
     return figure

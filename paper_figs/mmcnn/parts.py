@@ -12,9 +12,7 @@ def parts_figure(number: int, model: str) -> Figure:
     shown = read("mmcnn", f"figure{number}")
     shown = shown[shown["item"] == f"Figure {number}"]
     limits = in_order(shown["system"])
-    figure, panels = plt.subplots(
-        2, len(limits), figsize=(11, 4.2), sharex=True, sharey="row", layout="constrained"
-    )
+    figure, panels = plt.subplots(2, len(limits), figsize=(11, 4.2), sharex=True, sharey="row", layout="constrained")
     for column, limit in enumerate(limits):
         rows = shown[shown["system"] == limit]
         for axes, metric in zip(panels[:, column], ("conv_number", "self_number"), strict=True):

@@ -14,9 +14,7 @@ def draw() -> Figure:
     values = with_mean(times[["moDNN", "vDNN"]].div(times["ideal case"], axis=0))
     figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
     places = bar_groups(axes, values, COLORS)
-    overheads = {
-        name: stated(table, metric="time_overhead_avg", system=f"{name} vs ideal case") for name in values
-    }
+    overheads = {name: stated(table, metric="time_overhead_avg", system=f"{name} vs ideal case") for name in values}
     mark_means(axes, places, {name: 1 + overhead / 100 for name, overhead in overheads.items()})
     axes.axhline(1, **REFERENCE_LINE)
     axes.set_ylabel("time of one batch (ideal case = 1)")

@@ -23,7 +23,5 @@ def draw() -> Figure:
     axes.set_ylim(1, None)
     axes.set_ylabel("times less memory (log scale)")
     figure.legend(frameon=False, ncols=2, loc="outside lower center")
-    axes.set_title(
-        "moDNN, Figure 13: memory that each technique alone saves of the ideal case's", weight="bold"
-    )
+    axes.set_title("moDNN, Figure 13: memory that each technique alone saves of the ideal case's", weight="bold")
     return figure

@@ -21,9 +21,7 @@ def draw() -> Figure:
             color=COLORS["moDNN"], linestyle=STYLES[quantity], label=f"moDNN, {quantity.split('_')[0]}",
         )  # fmt: skip
     ideal = shown.loc[shown["system"] == "ideal case", "simulated_value"].iloc[0]
-    axes.axhline(
-        100 * ideal / limit_w, color=COLORS["ideal case"], linestyle="--", label="ideal case, average"
-    )
+    axes.axhline(100 * ideal / limit_w, color=COLORS["ideal case"], linestyle="--", label="ideal case, average")
     axes.set_ylim(0, 115)
     axes.set_xlabel("budget (GB)")
     axes.set_ylabel(f"power (% of {limit_w:.0f} W)")

@@ -31,6 +31,4 @@ def _draw(axes: Axes, budget: str) -> None:
     one_gpu = by_system(ideal[(ideal["item"] == "Figure 17") & (ideal["system"] == "ideal case")])
     values = with_mean(1 / times.div(one_gpu["ideal case"], axis=0))
     places = bar_groups(axes, values, COLORS)
-    mark_means(
-        axes, places, {name: stated(table, system=PAPERS[name].format(budget)) for name in values.columns}
-    )
+    mark_means(axes, places, {name: stated(table, system=PAPERS[name].format(budget)) for name in values.columns})

@@ -4,16 +4,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from paper_figs.modnn.colors import COLORS
-from paper_figs.style import (
-    PAPER_LABEL,
-    PAPER_MARKER,
-    REFERENCE_LINE,
-    bar_groups,
-    in_order,
-    log_axis,
-    read,
-    stated,
-)
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, in_order, log_axis, read, stated
 
 CAPACITY_GB = 12
 SERIES = {

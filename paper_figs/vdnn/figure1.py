@@ -14,9 +14,7 @@ def draw() -> Figure:
     values = shown.pivot_table(index="model", columns="metric", values="simulated_value").loc[models]
     figure, (memory, share) = plt.subplots(1, 2, figsize=(9.5, 3.5), layout="constrained")
     memory.bar(models, values["memory"], 0.6, color=COLORS["base(p)"], label="base(p)")
-    papers = (
-        table[table["metric"] == "memory_usage"].drop_duplicates("model").set_index("model")["paper_value"]
-    )
+    papers = table[table["metric"] == "memory_usage"].drop_duplicates("model").set_index("model")["paper_value"]
     paper = {"AlexNet": papers["AlexNet"], "VGG-16 (256)": papers["VGG-16"]}
     memory.scatter(list(paper), list(paper.values()), **PAPER_MARKER, label=PAPER_LABEL)
     memory.axhline(12, **REFERENCE_LINE, label="memory of a K40")

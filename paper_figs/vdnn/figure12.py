@@ -3,15 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import (
-    PAPER_LABEL,
-    PAPER_MARKER,
-    REFERENCE_LINE,
-    bar_groups,
-    by_system,
-    mark_out_of_memory,
-    read,
-)
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, mark_out_of_memory, read
 from paper_figs.vdnn.colors import COLORS
 
 
@@ -33,7 +25,6 @@ def draw() -> Figure:
     axes.set_ylabel("performance (base(p) = 100 %)")
     figure.legend(frameon=False, ncols=4, loc="outside lower center")
     axes.set_title(
-        "vDNN, Figure 12: performance of each policy; where base(p) does not fit, over its oracle",
-        weight="bold",
+        "vDNN, Figure 12: performance of each policy; where base(p) does not fit, over its oracle", weight="bold"
     )
     return figure

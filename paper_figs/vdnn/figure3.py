@@ -29,9 +29,7 @@ def draw() -> Figure:
     memory.legend(frameon=False)
     share.bar(models, values["feature_extraction"], 0.6, color=COLORS["feature maps"])
     papers = table[table["metric"] == "feature_extraction_memory_share"].set_index("model")["paper_value"]
-    share.scatter(
-        ["AlexNet", "VGG-16 (256)"], papers[["AlexNet", "VGG-16"]], **PAPER_MARKER, label=PAPER_LABEL
-    )
+    share.scatter(["AlexNet", "VGG-16 (256)"], papers[["AlexNet", "VGG-16"]], **PAPER_MARKER, label=PAPER_LABEL)
     share.set_ylabel("share of feature extraction (%)")
     share.set_ylim(0, 118)
     share.set_yticks(range(0, 101, 20))

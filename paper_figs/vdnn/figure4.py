@@ -13,9 +13,7 @@ def draw() -> Figure:
     shown[["metric", "layer"]] = shown["metric"].str.split(":", expand=True)
     values = shown.pivot_table(index="layer", columns="metric", values="simulated_value", sort=False)
     convolutions = sum(layer.startswith("features") for layer in values.index)
-    names = [
-        f"conv {n + 1}" if n < convolutions else f"FC {n - convolutions + 1}" for n in range(len(values))
-    ]
+    names = [f"conv {n + 1}" if n < convolutions else f"FC {n - convolutions + 1}" for n in range(len(values))]
     figure, (maps, weights) = plt.subplots(2, 1, figsize=(8, 4.6), sharex=True, layout="constrained")
     maps.bar(names, values["layer_map_bytes"], 0.7, color=COLORS["feature maps"])
     thousands(maps.yaxis)

@@ -24,25 +24,17 @@ def draw() -> Figure:
     figure, panels = plt.subplots(2, 1, figsize=(9, 4.2), layout="constrained")
     for axes, (direction, copy) in zip(panels, DIRECTIONS.items(), strict=True):
         for place, (system, work, label) in enumerate(
-            (
-                ("vDNN_all(p)", copy, copy),
-                ("vDNN_all(p)", direction, "vDNN_all(p)"),
-                ("base(p)", direction, "base(p)"),
-            )
+            (("vDNN_all(p)", copy, copy), ("vDNN_all(p)", direction, "vDNN_all(p)"), ("base(p)", direction, "base(p)"))
         ):
             bars = spans.loc[system, work].loc[layers]
-            axes.barh(
-                place, bars["end"] - bars["start"], 0.7, left=bars["start"], color=COLORS[label], ec="white"
-            )
+            axes.barh(place, bars["end"] - bars["start"], 0.7, left=bars["start"], color=COLORS[label], ec="white")
         for bars in axes.containers:
             _name_bars(axes, bars)
         axes.set_yticks(range(3), [copy, "vDNN_all(p)", "base(p)"])
         axes.grid(visible=False, axis="y")
         axes.set_ylabel(direction)
     panels[-1].set_xlabel("ms since the step began")
-    panels[0].set_title(
-        "vDNN, Figure 7: copies of the inputs of VGG-16 (64), conv1_2 to pool2", weight="bold"
-    )
+    panels[0].set_title("vDNN, Figure 7: copies of the inputs of VGG-16 (64), conv1_2 to pool2", weight="bold")
     return figure
 
 

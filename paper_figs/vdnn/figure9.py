@@ -3,15 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import (
-    PAPER_LABEL,
-    PAPER_MARKER,
-    REFERENCE_LINE,
-    bar_groups,
-    by_system,
-    label_bars,
-    read,
-)
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, label_bars, read
 from paper_figs.vdnn.colors import COLORS
 
 CAPACITY_GB = 12
@@ -30,9 +22,7 @@ def draw() -> Figure:
         ("VGG-16 (256)", "base(p)", (256, "memory_usage")),
         ("VGG-16 (128)", "vDNN_all(m)", (128, "max_memory")),
     ):
-        rows = table[
-            (table["batch_size"] == claim[0]) & (table["metric"] == claim[1]) & table["paper_value"].notna()
-        ]
+        rows = table[(table["batch_size"] == claim[0]) & (table["metric"] == claim[1]) & table["paper_value"].notna()]
         place = places.loc[model, system]
         maximum.scatter([place], rows["paper_value"].iloc[:1], **PAPER_MARKER)
     maximum.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)

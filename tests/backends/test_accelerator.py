@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.tensors import DeviceTensors
 from membench.core.errors import MembenchError
-from membench.core.schedule import COMPUTE_STREAM as COMPUTE
-from membench.core.schedule import COPY_STREAM as COPY
-from membench.core.schedule import Schedule, Wait
-from membench.execution.executor import Program, execute
+from membench.core.graph.schedule import COMPUTE_STREAM as COMPUTE
+from membench.core.graph.schedule import COPY_STREAM as COPY
+from membench.core.graph.schedule import Schedule, Wait
+from membench.execution.executor import BoundSchedule, execute
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
 from membench.steps.real.compiled_step import CompiledStep
-from tests.helpers.fake_accelerator import FakeAccelerator, fake_accelerator
-from tests.helpers.networks import COST, run_step
-from tests.helpers.random_networks import PLANS, random_reference
-from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
-from tests.helpers.variants import EACH_VARIANT, VARIANTS
+from tests.helpers.emulator.fake_accelerator import FakeAccelerator, fake_accelerator
+from tests.helpers.networks.contract import COST, run_step
+from tests.helpers.networks.random_networks import PLANS, random_reference
+from tests.helpers.planning.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
+from tests.helpers.steps.variants import EACH_VARIANT, VARIANTS
 
 CPU = torch.device("cpu")
 POISON = 0xFF
@@ -51,7 +51,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAccelerator]:
 
 def run(backend: AcceleratorBackend, schedule: Schedule) -> torch.Tensor:
     backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
-    Program(schedule, backend).issue(timed=False)
+    BoundSchedule(schedule, backend).issue(timed=False)
     return backend.tensors.tensor(value(3))
 
 
@@ -112,9 +112,7 @@ def test_a_block_comes_back_as_it_left_step_after_step(cuda: FakeAccelerator) ->
 def test_a_schedule_without_its_waits_computes_something_else(cuda: FakeAccelerator) -> None:
     """The fake can fail: without the waits, the copies are still in their queues."""
     schedule = migrating(graph())
-    unsafe = replace(
-        schedule, instructions=tuple(i for i in schedule.instructions if not isinstance(i, Wait))
-    )
+    unsafe = replace(schedule, instructions=tuple(i for i in schedule.instructions if not isinstance(i, Wait)))
     once = torch.ones(ROWS, COLUMNS).exp()
     assert not torch.equal(run(PoisoningBackend(unsafe, CPU), unsafe), once + once.exp())
 
@@ -155,9 +153,7 @@ def test_a_timed_step_has_a_span_for_each_instruction_with_its_stream(cuda: Fake
         assert ends == sorted(ends) and ends[0] > 0 and ends[-1] < timeline.step_time_s
 
 
-def test_host_memory_that_cannot_be_locked_is_refused(
-    cuda: FakeAccelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_memory_that_cannot_be_locked_is_refused(cuda: FakeAccelerator, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = migrating(graph())
     monkeypatch.setattr(cuda, "cudaHostRegister", lambda *_: 2)
     with pytest.raises(MembenchError, match=r"did not lock 65,536 bytes .*ulimit -l"):

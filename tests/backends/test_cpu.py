@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 
 from membench.backends.cpu import Chaos, CpuBackend, copy_bytes
-from membench.core.schedule import Schedule
-from membench.execution.executor import Program, execute
+from membench.core.graph.schedule import Schedule
+from membench.execution.executor import BoundSchedule, execute
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.planning.pool import FixedPool
-from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
+from tests.helpers.planning.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
 
 
 def run(backend: CpuBackend, schedule: Schedule) -> torch.Tensor:
@@ -90,7 +90,7 @@ def test_what_a_pool_leaves_unused_is_device_memory_and_is_given_back() -> None:
 def test_what_runs_a_schedule_goes_with_its_last_reference() -> None:
     schedule = migrating(graph())
     backend = CpuBackend(schedule.graph)
-    program, kept = Program(schedule, backend), weakref.ref(backend)
+    program, kept = BoundSchedule(schedule, backend), weakref.ref(backend)
     gc.disable()
     try:
         del program, backend

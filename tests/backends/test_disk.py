@@ -17,7 +17,7 @@ from torch import Tensor
 from membench.backends.disk import DiskStore
 from membench.backends.pages import pages
 from membench.core.errors import DiskFailed
-from membench.core.task_graph import Block, Role
+from membench.core.graph.task_graph import Block, Role
 from membench.planning.host_memory.host_places import PAGE_BYTES, in_pages
 
 SIZES_BYTES = (0, 1, 4095, 4096, 4097, 3 * 4096, 9_000_000, 9_000_000)
@@ -50,9 +50,7 @@ def check_contents(store: DiskStore, expected: dict[int, Tensor], *, aligned: bo
 
 
 @pytest.fixture(params=["direct", "buffered"])
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DiskStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskStore]:
     if request.param == "buffered":
         refuse_direct_requests(monkeypatch)
     made = DiskStore(tmp_path, blocks_of(*SIZES_BYTES))
@@ -156,9 +154,7 @@ def test_a_failed_read_names_the_block_and_can_be_tried_again(
     store: DiskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.write(4, contents(4097, 4))
-    broken = pytest.raises(
-        DiskFailed, match="could not read 'state 4' in .*: Input/output error; name a folder"
-    )
+    broken = pytest.raises(DiskFailed, match="could not read 'state 4' in .*: Input/output error; name a folder")
     with failing(monkeypatch, "preadv", EIO, after=1), broken:
         store.read(4, memory_of(4097, aligned=True))
     check_contents(store, {4: contents(4097, 4)}, aligned=True)

@@ -5,12 +5,12 @@ import torch
 
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.codecs.rows import csr, vp_encoding
-from membench.core.codec import ActivationCodec, EncodingOverflow
-from membench.core.schedule import Schedule
+from membench.core.graph.codec import ActivationCodec, EncodingOverflow
+from membench.core.graph.schedule import Schedule
 from membench.execution.executor import execute
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.encoding import add_encoded_forms
-from tests.helpers.toy import COLUMNS, ROWS, encoding, graph, value
+from tests.helpers.planning.toy import COLUMNS, ROWS, encoding, graph, value
 
 FIRST, ENCODED = 1, 4
 

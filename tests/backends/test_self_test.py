@@ -34,9 +34,7 @@ def test_a_broken_promise_is_named_with_its_error(
     assert failing.startswith("does not hold: nothing fails: ") and "driver is too old" in failing
 
 
-def test_without_a_gpu_it_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
     assert self_test.main() == 1
     assert "torch sees none" in capsys.readouterr().out

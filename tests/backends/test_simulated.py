@@ -1,11 +1,12 @@
 """Virtual clocks: what overlaps, what waits."""
 
+from dataclasses import replace
+
 import pytest
 
 from membench.backends.simulated import SimulatedBackend
 from membench.codecs.rows import csr
-from membench.core.cost_model import CostModel
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     Compute,
     Decode,
     Encode,
@@ -17,9 +18,10 @@ from membench.core.schedule import (
     Synchronize,
     Wait,
 )
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.task_graph import RECOMPUTED_SUFFIX, Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.execution.executor import execute
-from tests.helpers.costs import OneEngineCost, UnitCost
+from tests.helpers.planning.costs import OneEngineCost, UnitCost
 
 
 def graph() -> TaskGraph:
@@ -31,11 +33,7 @@ def graph() -> TaskGraph:
 def step_time_s(*program: Instruction, cost: CostModel | None = None) -> float:
     schedule = Schedule("test", graph(), program, 0)
     timeline = execute(schedule, SimulatedBackend(schedule.graph, cost or UnitCost()))
-    issued = [
-        i
-        for i, item in enumerate(program)
-        if isinstance(item, Compute | Offload | Prefetch | Encode | Decode)
-    ]
+    issued = [i for i, item in enumerate(program) if isinstance(item, Compute | Offload | Prefetch | Encode | Decode)]
     assert [span.instruction for span in timeline.spans] == issued
     return timeline.step_time_s
 
@@ -89,9 +87,22 @@ def test_a_device_waits_for_a_host_that_issues_more_slowly_than_it_computes() ->
     copied = (Compute(0), Wait("copy", 0), Offload(0), Compute(1))
     assert step_time_s(Compute(0), Compute(1), cost=SlowHostCost()) == pytest.approx(6 + 2.5)
     assert step_time_s(*copied, cost=SlowHostCost()) == pytest.approx(7 + 2.5)
-    assert step_time_s(*copied, Wait("compute", 2), Compute(2), cost=SlowHostCost()) == pytest.approx(
-        10 + 2.5
-    )
+    assert step_time_s(*copied, Wait("compute", 2), Compute(2), cost=SlowHostCost()) == pytest.approx(10 + 2.5)
+
+
+def test_a_host_that_waits_between_passes_issues_nothing_ahead() -> None:
+    class Timed(SlowHostCost):
+        waits_between_passes = True
+
+    forward, backward = graph().tasks[0], replace(graph().tasks[1], index=1, phase=Phase.BACKWARD)
+    again = replace(graph().tasks[2], index=2, name="task2" + RECOMPUTED_SUFFIX)
+    for cost, expected_s in ((SlowHostCost(), 9 + 2.5), (Timed(), 3 + 2.5 + 6 + 2.5)):
+        backend = SimulatedBackend(graph(), cost)
+        backend.begin(timed=True)
+        for task in (forward, again, backward):
+            backend.compute(task, "compute")
+        backend.end()
+        assert backend.timeline((0, 1, 2)).step_time_s == pytest.approx(expected_s)
 
 
 def test_memory_costs_no_time() -> None:

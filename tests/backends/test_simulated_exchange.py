@@ -5,23 +5,14 @@ from dataclasses import replace
 import pytest
 
 from membench.backends.simulated import SimulatedBackend
-from membench.core.cluster import Cluster
 from membench.core.configuration import load
-from membench.core.cost_model import CostModel
-from membench.core.device import DeviceProfile
-from membench.core.schedule import (
-    AllReduce,
-    Compute,
-    Instruction,
-    Offload,
-    Prefetch,
-    Schedule,
-    Synchronize,
-    Wait,
-)
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.schedule import AllReduce, Compute, Instruction, Offload, Prefetch, Schedule, Synchronize, Wait
+from membench.core.graph.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.hardware.cluster import Cluster
+from membench.core.hardware.cost_model import CostModel
+from membench.core.hardware.device import DeviceProfile
 from membench.execution.executor import execute
-from tests.helpers.costs import OneEngineCost, UnitCost
+from tests.helpers.planning.costs import OneEngineCost, UnitCost
 
 SIZE_BYTES = 8
 COMPUTED_S = 2.5
@@ -108,6 +99,4 @@ def test_devices_that_reach_each_other_average_by_an_all_reduce(root: int | None
     cluster = Cluster(devices_per_host=4, peer_bytes_per_s=2.0, core_bytes_per_s=1e-9)
     assert step_time_s(AllReduce(0, root), cluster=cluster) == pytest.approx(2 * 3 / 4 * SIZE_BYTES / 2.0)
     two_hosts = replace(cluster, hosts=2, network_bytes_per_s=0.1)
-    assert step_time_s(AllReduce(0, root), cluster=two_hosts) > 10 * step_time_s(
-        AllReduce(0, root), cluster=cluster
-    )
+    assert step_time_s(AllReduce(0, root), cluster=two_hosts) > 10 * step_time_s(AllReduce(0, root), cluster=cluster)

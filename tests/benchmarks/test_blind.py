@@ -3,7 +3,7 @@ import pytest
 
 from benchmarks.blind.predict import COLUMNS, PAPERS, RESULTS, described_paper, predicted_rows
 from benchmarks.blind.verdicts import judged_rows, summary
-from membench.papers.tables import read_csv
+from membench.core.tables import read_csv
 
 QUICK = {
     "capuchin": ["C-VGG16-vDNN", "C-OM"],

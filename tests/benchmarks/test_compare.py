@@ -20,11 +20,11 @@ from benchmarks.compare.row import EAGER, LEFT_OUT, MEMBENCH, NOT_RUN, OK, PEER,
 from benchmarks.compare.run import budgets, peer_alone
 from benchmarks.compare.step import Step, plain_step
 from membench.core.errors import UnsupportedStrategy
-from membench.core.kernels import Kernels
-from membench.core.workload import Workload
+from membench.core.step.kernels import Kernels
+from membench.core.step.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
 from membench.strategies.base import find_strategy
-from tests.helpers.programs import without_compiler
+from tests.helpers.kernels.compiled_functions import without_compiler
 
 CPU = torch.device("cpu")
 
@@ -34,9 +34,7 @@ class Chain(nn.Module):
         super().__init__()
         self.first = nn.Linear(width, width)
         self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(inplace=True), nn.Dropout(dropout)
-            )
+            nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(inplace=True), nn.Dropout(dropout))
             for _ in range(depth)
         )
 
@@ -49,9 +47,7 @@ class Chain(nn.Module):
 
 def chain(dropout: float = 0.5) -> Workload:
     torch.manual_seed(0)
-    return Workload(
-        "chain", Chain(dropout), nn.CrossEntropyLoss(), (torch.randn(64, 32),), (torch.arange(64) % 32,)
-    )
+    return Workload("chain", Chain(dropout), nn.CrossEntropyLoss(), (torch.randn(64, 32),), (torch.arange(64) % 32,))
 
 
 def blocks(module: nn.Module) -> list[nn.Module]:
@@ -91,10 +87,7 @@ def test_wrong_gradients_with_dropout_are_seen() -> None:
 def test_rounding_is_what_the_last_bit_of_each_weight_changes() -> None:
     workload = chain()
     eager, initial = plain_step(workload), InitialState(workload.module)
-    expected, weights = (
-        initial.results(eager),
-        [each.detach().clone() for each in workload.module.parameters()],
-    )
+    expected, weights = (initial.results(eager), [each.detach().clone() for each in workload.module.parameters()])
     assert 1e-8 < initial.rounding(eager, expected) < 1e-4
     assert all(map(torch.equal, weights, workload.module.parameters()))
 
@@ -177,9 +170,7 @@ def test_memory_that_a_step_leaves_is_seen() -> None:
 
 
 @pytest.mark.slow
-def test_weights_that_a_strategy_keeps_on_the_host_are_not_in_the_peak(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_weights_that_a_strategy_keeps_on_the_host_are_not_in_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     wide = nn.Sequential(*(nn.Linear(200, 200) for _ in range(6)))
     workload = Workload("wide", wide, nn.CrossEntropyLoss(), (torch.randn(4, 200),), (torch.arange(4),))
@@ -240,9 +231,7 @@ def test_a_network_has_a_row_for_every_method_and_both_kinds_of_kernels(lenet: s
             assert row.peak_bytes is not None and row.peak_bytes <= row.budget_bytes
     assert not run.is_due(rows, lenet, TRAINING, names)
     left_out = [replace(row, reason=LEFT_OUT) if row.method == names[2] else row for row in rows]
-    assert run.is_due(left_out, lenet, TRAINING, names) and not run.is_due(
-        left_out, lenet, TRAINING, names[:2]
-    )
+    assert run.is_due(left_out, lenet, TRAINING, names) and not run.is_due(left_out, lenet, TRAINING, names[:2])
     assert run.is_due([row for row in rows if row.method != names[0]], lenet, TRAINING, names)
     untimed = [replace(row, step_time_s=None) if row.method == names[0] else row for row in rows]
     assert run.is_due(untimed, lenet, TRAINING, names)
@@ -299,9 +288,7 @@ def test_strategies_that_others_dominate_in_the_first_rounds_are_closed_and_not_
     module, closed = nn.Linear(2, 2), list[str]()
 
     def method(tool: str, name: str, peak_bytes: int, time_s: float) -> tuple[Row, Step]:
-        step = Step(
-            lambda: sum(range(int(time_s * 1e7))), module, Copies, 0, close=lambda: closed.append(name)
-        )
+        step = Step(lambda: sum(range(int(time_s * 2e6))), module, Copies, 0, close=lambda: closed.append(name))
         return Row("resnet50", TRAINING, tool, name, OK, peak_bytes=peak_bytes, error=0.0, missing=0), step
 
     eager, peer = method(PYTORCH, EAGER, 100, 0.02), method(PEER, "checkpoint", 60, 0.04)
@@ -364,8 +351,7 @@ def test_the_picture_has_every_peer_and_what_is_not_dominated(tmp_path: Path) ->
     assert {point.strategy for point in picture.points} == {EAGER, "checkpoint", "save_on_cpu", picture.ours}
     ours = [point.step_time_s for point in picture.points if point.strategy == picture.ours]
     assert ours == [
-        step_time_s(each)
-        for each in not_dominated([each for each in ROWS if each.tool == MEMBENCH], step_time_s)
+        step_time_s(each) for each in not_dominated([each for each in ROWS if each.tool == MEMBENCH], step_time_s)
     ]
 
 

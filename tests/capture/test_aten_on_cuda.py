@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from membench.capture.aten import kind_of, written_arguments
-from membench.capture.real_outputs import with_real_outputs
-from membench.core.task_graph import Kind
-from membench.core.torch_internals import FakeTensorMode
+from membench.capture.operators.aten import kind_of, written_arguments
+from membench.capture.operators.real_outputs import with_real_outputs
+from membench.core.graph.task_graph import Kind
+from membench.core.libraries.torch_internals import FakeTensorMode
 
 aten = torch.ops.aten
 BATCH_NORM = aten.cudnn_batch_norm.default

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import CapturedStep, capture
-from membench.core.call import ShapeOf
 from membench.core.errors import UnsupportedModel
-from membench.core.task_graph import GradientOf, Kind, Phase, Role
-from membench.core.workload import Workload
-from tests.helpers.operators import Seen, operators
+from membench.core.graph.call import ShapeOf
+from membench.core.graph.task_graph import GradientOf, Kind, Phase, Role
+from membench.core.step.workload import Workload
+from tests.helpers.kernels.operators import Seen, operators
 
 
 class Block(nn.Module):
@@ -57,9 +57,7 @@ def test_the_backward_goes_through_the_same_layers(captured: CapturedStep) -> No
     assert backward[-1] == "conv"
 
 
-def test_the_weight_gradient_comes_first_and_the_data_gradient_does_not_read_the_input(
-    captured: CapturedStep,
-) -> None:
+def test_the_weight_gradient_comes_first_and_the_data_gradient_does_not_read_the_input(captured: CapturedStep) -> None:
     graph = captured.graph
     second = next(run for run in graph.backward_layers if graph.layers[run.layer] == "conv#2")
     weight, data = (task for task in second.tasks if task.kind is Kind.CONVOLUTION)
@@ -110,7 +108,7 @@ def test_the_gradient_of_a_shared_weight_is_one_block_from_its_first_use_on(capt
 
 @pytest.mark.parametrize(("is_frozen", "product"), [(False, "mm"), (True, "bmm")])
 def test_inference_has_the_products_of_plain_pytorch(is_frozen: bool, product: str) -> None:
-    """PyTorch chooses by `requires_grad` without gradients, too: of a transposed input `bmm` takes up to ten times as long."""
+    """PyTorch chooses by `requires_grad` without gradients, too: a transposed input slows `bmm` up to ten times."""
     module, transposed = nn.Linear(3, 4).requires_grad_(not is_frozen), torch.randn(2, 5, 3).transpose(0, 1)
     with torch.no_grad(), Seen() as seen:
         module(transposed)
@@ -126,9 +124,7 @@ def test_operations_are_counted(captured: CapturedStep) -> None:
 
 def test_external_bytes_and_the_lower_bound(captured: CapturedStep) -> None:
     graph = captured.graph
-    held = sum(
-        b.size_bytes for b in graph.blocks if b.role in {Role.WEIGHT, Role.BUFFER, Role.INPUT, Role.LABEL}
-    )
+    held = sum(b.size_bytes for b in graph.blocks if b.role in {Role.WEIGHT, Role.BUFFER, Role.INPUT, Role.LABEL})
     assert graph.external_bytes == held
     assert graph.lower_bound_bytes > held
 
@@ -138,9 +134,7 @@ def test_capture_leaves_a_module_as_it_was_that_stands_in_two_places() -> None:
     module = nn.Sequential(nn.Linear(3, 3), norm, tied, norm)
     module[0].weight = tied.weight
     before = list(module.named_parameters()) + list(module.named_buffers())
-    work = Workload(
-        "shared", module, nn.functional.cross_entropy, (torch.randn(4, 3),), (torch.arange(4) % 3,)
-    )
+    work = Workload("shared", module, nn.functional.cross_entropy, (torch.randn(4, 3),), (torch.arange(4) % 3,))
     captured = capture(work)
     after = list(module.named_parameters()) + list(module.named_buffers())
     assert all(first is second for (_, first), (_, second) in zip(before, after, strict=True))
@@ -209,16 +203,8 @@ def _drawn_apart(_: Computes, maps: Tensor) -> Tensor:
             nn.functional.cross_entropy,
             "'the model' is not supported: it does not run on 4 samples without data: .*numpy",
         ),
-        (
-            nn.Linear(2, 3),
-            nn.functional.cross_entropy,
-            "without data: a and b must have same reduction dim",
-        ),
-        (
-            Keeps(),
-            nn.functional.cross_entropy,
-            "'state' is not supported: it is a tensor that the module keeps",
-        ),
+        (nn.Linear(2, 3), nn.functional.cross_entropy, "without data: a and b must have same reduction dim"),
+        (Keeps(), nn.functional.cross_entropy, "'state' is not supported: it is a tensor that the module keeps"),
         (nn.Linear(3, 3), Trains(), "'loss' is not supported: it trains a tensor that is not a parameter"),
     ],
 )

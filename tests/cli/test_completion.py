@@ -41,9 +41,7 @@ def test_commands_are_offered_first_and_only_first() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_that_is_offered_is_in_the_help(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_option_that_is_offered_is_in_the_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     main([command, "--help"])
     shown = capsys.readouterr().out
     for word in completions(f"membench {command} "):

@@ -7,7 +7,7 @@ import pytest
 from membench.cli.frontier import LEFT_OUT
 from membench.cli.main import main
 from membench.core import configuration
-from membench.papers.tables import read_csv
+from membench.core.tables import read_csv
 
 Row = dict[str, str]
 WORDS = ["model=alexnet", "device=k40m", "batch_size=8", "budgets=3", "workers=1"]
@@ -60,9 +60,7 @@ def test_no_strategy_is_faster_than_the_bound_of_a_budget_that_it_keeps(rows: li
 def test_joint_is_the_fastest_within_each_of_its_budgets(rows: list[Row]) -> None:
     ours = [row for row in rows if row["strategy"] == "joint" and row["budget_bytes"]]
     for own in ours:
-        within = [
-            float(row["step_time_s"]) for row in rows if int(row["peak_bytes"]) <= int(own["budget_bytes"])
-        ]
+        within = [float(row["step_time_s"]) for row in rows if int(row["peak_bytes"]) <= int(own["budget_bytes"])]
         assert float(own["step_time_s"]) <= min(within) * (1 + 1e-5)
 
 
@@ -94,9 +92,7 @@ def test_strategies_that_are_left_out_exist() -> None:
         (["-m", "model=lenet", "device=t4"], "-m is not an option"),
     ],
 )
-def test_wrong_words_are_refused_in_a_line(
-    words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_words_are_refused_in_a_line(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["frontier", *words]) == 2
     captured = capsys.readouterr()
     assert answer in captured.err and captured.err.count("\n") == 1 and not captured.out

@@ -1,9 +1,11 @@
 """The `membench` command: sub-commands, help, exit codes and imports."""
 
+import logging
 import os
 import shlex
 import subprocess
 import sys
+import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ from typing import Any
 import pytest
 
 import membench
-from membench.cli import calibrate, measure, report
+from membench.cli import calibrate, measure
 from membench.cli.commands import COMMANDS, command_help, groups_of, overview
 from membench.cli.main import INTERRUPTED, STDOUT_CLOSED, main
 from membench.core.configuration import ROOT
+from membench.lab.cli import fit, report
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,9 +29,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_has_help_with_examples_of_itself(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_command_has_help_with_examples_of_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--nothing", "-h"]) == 0
     assert f"\n    membench {command}" in capsys.readouterr().out
 
@@ -46,19 +47,17 @@ def test_help_has_the_groups_and_options_of_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("command", "settings"),
     [
-        ("measure", measure.Settings),
-        ("calibrate", calibrate.Settings),
-        ("report", report.PageSettings),
-        ("report", report.CompareSettings),
+        ("measure", measure.Options),
+        ("calibrate", calibrate.Options),
+        ("fit", fit.Options),
+        ("report", report.PageOptions),
+        ("report", report.CompareOptions),
     ],
 )
 def test_help_names_the_options_that_a_module_declares(command: str, settings: type[Any]) -> None:
     given_bare = {"papers", "before", "after"}
     for field in fields(settings):
-        assert (
-            field.name.replace("config_dir", "--config-dir") in command_help(command)
-            or field.name in given_bare
-        )
+        assert field.name.replace("config_dir", "--config-dir") in command_help(command) or field.name in given_bare
 
 
 def test_help_imports_nothing_that_takes_time() -> None:
@@ -71,11 +70,7 @@ slow = {"torch", "hydra", "omegaconf", "wandb", "pandas", "numpy", "matplotlib"}
 assert not slow, slow
 """
     subprocess.run(
-        [sys.executable, "-c", program, *COMMANDS],
-        cwd=ROOT,
-        check=True,
-        timeout=60,
-        stdout=subprocess.DEVNULL,
+        [sys.executable, "-c", program, *COMMANDS], cwd=ROOT, check=True, timeout=60, stdout=subprocess.DEVNULL
     )
 
 
@@ -118,20 +113,12 @@ def test_words_without_a_command_are_those_of_run(capsys: pytest.CaptureFixture[
     ("error", "code", "message"),
     [
         (KeyboardInterrupt(), 130, f"membench report: {INTERRUPTED}\n"),
-        (
-            FileNotFoundError(2, "No such file", "x.csv"),
-            2,
-            "membench report: x.csv: No such file; name a place",
-        ),
+        (FileNotFoundError(2, "No such file", "x.csv"), 2, "membench report: x.csv: No such file; name a place"),
         (KeyError("x"), 1, "Traceback (most recent call last):\n"),
     ],
 )
 def test_every_error_has_its_exit_code(
-    error: BaseException,
-    code: int,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object) -> int:
         raise error
@@ -159,7 +146,12 @@ def test_a_reader_that_has_enough_ends_the_command_without_a_word(words: str, tm
     ("shell", "code", "complaint"),
     [
         (CLOSED_FROM_THE_BEGINNING, 0, ""),
-        (FULL, 2, "membench run: a file: No space left on device; make room there, or name another place\n"),
+        (
+            FULL,
+            2,
+            "membench run: what is printed, or a temporary file: No space left on device; make room there, or name "
+            "another place\n",
+        ),
     ],
 )
 def test_stdout_that_is_closed_or_full_is_at_most_one_line(
@@ -184,3 +176,58 @@ def _in_a_shell(
         check=False,
         timeout=60,
     )
+
+
+TERMINATED = """
+import os, signal, sys, tempfile
+from membench.lab.cli import report
+from membench.cli.main import main
+from membench.sweep.processes.worker import Workers
+
+def wait(_):
+    with Workers() as workers:
+        workers._warm()  # has a folder for its child
+        print(len(os.listdir(tempfile.gettempdir())), flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+
+report.run = wait
+sys.exit(main(["report"]))
+"""
+
+
+def test_a_command_that_is_terminated_says_so_and_leaves_no_folder(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stderr) == (143, f"membench report: {INTERRUPTED}\n")
+    assert done.stdout == "1\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_messages_of_libraries_do_not_reach_the_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noisy(_: object) -> int:
+        warnings.warn("quantization state not initialized", UserWarning, stacklevel=1)
+        logger = logging.getLogger("a.library")
+        logger.addHandler(handler := logging.StreamHandler(sys.stderr))
+        logger.warning("deprecated")
+        logging.getLogger("another.library").warning("deprecated too")
+        logger.error("broken")
+        logger.removeHandler(handler)
+        print("the answer")
+        return 0
+
+    monkeypatch.setattr(report, "run", noisy)
+    assert main(["report"]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("the answer\n", "broken\n")
+    with pytest.warns(UserWarning, match="again"):
+        warnings.warn("again", UserWarning, stacklevel=1)
+    assert logging.getLogger("a.library").isEnabledFor(logging.WARNING)

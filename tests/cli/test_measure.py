@@ -8,13 +8,13 @@ import pytest
 
 from membench.cli import measure
 from membench.cli.main import main
-from membench.cli.measure import CellRunner, Settings, cell_of, measure_limits, measure_strategies, parse
+from membench.cli.measure import CellRunner, Options, cell_of, measure_limits, measure_strategies, parse
 from membench.core import configuration
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.core.record import Outcome, Record
 from membench.sweep.results.records import Records
-from tests.helpers.jobs import record_of
+from tests.helpers.sweep.jobs import record_of
 
 CAPACITY_BYTES = 1000
 
@@ -29,11 +29,9 @@ def by_batch(cell: dict[str, Any]) -> Record:
     return record_of(cell, outcome, **values)
 
 
-def run_of(tmp_path: Path, requested: list[Any], settings: Settings) -> CellRunner:
+def run_of(tmp_path: Path, requested: list[Any], settings: Options) -> CellRunner:
     def answer(cell: dict[str, Any]) -> Record:
-        requested.append(
-            (cell["model"]["name"], cell["batch_size"], cell["strategy"]["_target_"].rpartition(".")[2])
-        )
+        requested.append((cell["model"]["name"], cell["batch_size"], cell["strategy"]["_target_"].rpartition(".")[2]))
         return by_batch(cell)
 
     return CellRunner(settings, Records(tmp_path / "records", answer), tmp_path, CAPACITY_BYTES)
@@ -65,9 +63,7 @@ def test_limits_are_the_largest_batch_and_the_greatest_depth(tmp_path: Path) -> 
     settings = parse(["task=limits", "models=vgg16", "strategies=eager"])
     run = CellRunner(settings, Records(tmp_path / "records", by_depth), tmp_path, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            CellRunner, "run_largest", lambda *_: by_batch(cell_of(settings, "vgg16", 448, "eager"))
-        )
+        patch.setattr(CellRunner, "run_largest", lambda *_: by_batch(cell_of(settings, "vgg16", 448, "eager")))
         measure_limits(run)
     table = pd.read_csv(tmp_path / "limits-depth.csv", dtype=str)
     found = {(row.model, row.batch_size) for row in table.itertuples()}
@@ -79,17 +75,14 @@ def test_a_depth_that_takes_too_long_is_not_one_that_does_not_fit(tmp_path: Path
         is_deep = cell["model"]["module"].get("depth", 0) > 302
         return record_of(cell, Outcome.TIMEOUT if is_deep else Outcome.OK, peak_memory_bytes=1.0)
 
-    run = CellRunner(Settings(strategies=("eager",)), Records(tmp_path / "records", slow), tmp_path, None)
+    run = CellRunner(Options(strategies=("eager",)), Records(tmp_path / "records", slow), tmp_path, None)
     assert measure._deepest(run, 32, "eager").outcome is Outcome.TIMEOUT
 
 
 def test_a_cell_is_what_hydra_would_compose() -> None:
     cell = cell_of(parse(["cuda_graph=true", "budget=12GB"]), "resnet50", 32, "layrub_hybrid")
     assert cell["backend"] == {"name": "cuda", "cuda_graph": True}
-    assert (cell["budget"], cell["strategy"]["_target_"]) == (
-        "12GB",
-        "membench.strategies.layrub.LayrubHybrid",
-    )
+    assert (cell["budget"], cell["strategy"]["_target_"]) == ("12GB", "membench.strategies.layrub.LayrubHybrid")
 
 
 def test_a_precision_is_part_of_the_cell_and_of_its_tables_name() -> None:

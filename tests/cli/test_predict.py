@@ -3,6 +3,8 @@
 import pytest
 
 from membench.cli.main import main
+from membench.cli.predict import read_parallel
+from membench.core.errors import MembenchError
 
 
 def test_it_prints_three_sizes_and_a_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,9 +40,7 @@ def test_options_of_an_optimizer_are_those_of_its_class(capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_settings_of_the_allocator_are_in_the_numbers_and_the_headline(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_settings_of_the_allocator_are_in_the_numbers_and_the_headline(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["model=resnet18", "device=rtx4090", "batch_size=512"]
     assert main(["predict", *words]) == 0
     by_default = capsys.readouterr().out.splitlines()
@@ -80,9 +80,7 @@ def test_the_machine_is_one_of_the_options(capsys: pytest.CaptureFixture[str]) -
         (["-m", "model=lenet", "device=t4"], "-m is not an option"),
     ],
 )
-def test_wrong_words_are_refused_in_a_line(
-    words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_words_are_refused_in_a_line(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *words]) == 2
     captured = capsys.readouterr()
     assert answer in captured.err and captured.err.count("\n") == 1 and not captured.out
@@ -146,9 +144,7 @@ def test_a_served_network_has_tokens_per_second_and_a_cache(
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == f"llama, {phase} at 64 tokens, static cache, batch 4, bf16, predicted for a100_80gb"
     values = {line[2:22].strip(): line[23:] for line in lines}
-    assert (
-        values["cache"] == "128.0 KB, 32.0 KB for each sequence"
-    )  # 2 * 2 layers * 64 tokens * 64 numbers * 2 bytes
+    assert values["cache"] == "128.0 KB, 32.0 KB for each sequence"  # 2 * 2 layers * 64 tokens * 64 numbers * 2 bytes
     assert values["throughput"].endswith(" tokens/s") and tokens
 
 
@@ -168,3 +164,52 @@ def test_a_step_that_cannot_be_served_is_refused_in_a_line(
     assert main(["predict", *([] if "device=a100_80gb" in words else ["device=t4"]), *words]) == 2
     captured = capsys.readouterr()
     assert answer in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+@pytest.mark.parametrize("cluster", [[], ["cluster=one"]])
+def test_micro_batches_on_one_card_need_no_cluster(cluster: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "model=lenet", "device=t4", "batch_size=8", "accumulate=4", *cluster]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("lenet, batch 32, ")
+    for of_several in ("GPUs", "communication", "pipeline", "samples of all", "utilization"):
+        assert of_several not in said
+
+
+@pytest.mark.parametrize("spelling", ["{fsdp:8}", "{fsdp: 8}", "{ fsdp : 8 }", "{dp:2,fsdp:4}", "{dp: 2,fsdp:4}"])
+def test_axes_are_read_with_and_without_spaces(spelling: str) -> None:
+    assert read_parallel(spelling) in ({"fsdp": 8}, {"dp": 2, "fsdp": 4})
+
+
+@pytest.mark.parametrize(
+    "spelling", ["{fsdp=8}", "{fsdp:}", "{fsdp:-1}", "{8:8}", "[8]", "{", "fsdp", "{fsdp:nan}", ""]
+)
+def test_other_spellings_of_axes_are_refused(spelling: str) -> None:
+    with pytest.raises(MembenchError, match="parallel is numbers of GPUs by axis"):
+        read_parallel(spelling)
+
+
+def test_a_network_of_ones_own_is_predicted_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "model._target_=torchvision.models.squeezenet1_1", "device=t4", "batch_size=2"]
+    assert main([*words, "model.input_shape=[3,64,64]", "model.classes=1000"]) == 0
+    assert capsys.readouterr().out.startswith("squeezenet1_1, batch 2, ")
+
+
+def test_host_memory_is_printed_where_the_step_uses_some(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "model=lenet", "device=t4", "batch_size=8", "optimizer=adamw"]
+    assert main([*words, "strategy=zero_offload"]) == 0
+    assert "\n  host memory          6.6 MB (" in capsys.readouterr().out
+    assert main(words) == 0
+    assert "host memory" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_fine_tuning_is_of_networks_with_a_file_too(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "model=t5_small", "device=t4", "batch_size=2", "model.sequence_length=64"]
+    found = []
+    for more in ([], ["model.checkpointing=true"]):
+        assert main([*words, *more]) == 0
+        said = capsys.readouterr().out
+        found.append(next(line for line in said.splitlines() if "allocated" in line))
+    assert found[0] != found[1]
+    assert main(["predict", "model=lenet", "device=t4", "model.checkpointing=true"]) == 2
+    assert "has neither gradient_checkpointing_enable()" in capsys.readouterr().err

@@ -23,6 +23,7 @@ def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.slow
 def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline_run(tmp_path: Path) -> None:
     done = _run(tmp_path, "-m", "model=lenet", "batch_size=4,8", "tracking=offline")
     assert done.returncode == 0, done.stderr
@@ -53,9 +54,7 @@ def test_flags_that_do_not_go_together_are_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("error", "code"), [(OSError("disk full"), 2), (KeyError("x"), 1)])
-def test_an_error_in_the_summary_ends_the_command(
-    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_the_summary_ends_the_command(error: Exception, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise error
 
@@ -71,9 +70,7 @@ def test_a_job_that_died_is_one_line_with_its_log(
     submitit = pytest.importorskip("submitit")
 
     def wait() -> None:
-        raise submitit.core.utils.UncompletedJobError(
-            "Job 7_4 with path logs/7_4\nhas no output\nstderr\n..."
-        )
+        raise submitit.core.utils.UncompletedJobError("Job 7_4 with path logs/7_4\nhas no output\nstderr\n...")
 
     monkeypatch.setattr(run, "_task", wait)
     monkeypatch.setattr(sys, "argv", ["membench"])
@@ -164,7 +161,7 @@ import sys
 for name in ("hydra", "omegaconf", "antlr4", "wandb", "seaborn", "numba"):
     sys.modules[name] = None
 import membench.steps.compile, membench.sweep.cells.cell, membench.strategies.layrub.strategy, membench.strategies.epmc
-import membench.papers.quantities, membench.cli.measure
+import membench.lab.papers.reading.quantities, membench.cli.measure
 assert membench.compile
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
@@ -172,7 +169,7 @@ assert membench.compile
 
 @pytest.mark.slow
 def test_a_network_of_ones_own_is_run_from_the_folder_that_holds_it(tmp_path: Path) -> None:
-    """As the installed command does, without the current folder on Python's path: tokens by name, and a function as loss."""
+    """As the installed command does, without the folder on Python's path: tokens by name, a function as loss."""
     (tmp_path / "nets.py").write_text(
         "from torch import nn\n\n\n"
         "class Reader(nn.Module):\n"
@@ -193,9 +190,7 @@ def test_a_network_of_ones_own_is_run_from_the_folder_that_holds_it(tmp_path: Pa
         "model.loss.smoothing=0.1",
         "batch_size=16",
     ]
-    path = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from membench.cli.main import main; sys.exit(main())"
-    )
+    path = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from membench.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-P", "-c", path, "strategy=eager", "device=rtx3090", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -217,8 +212,10 @@ OWN = "model._target_=tests.sweep.cells.test_model.Sum"
         ([OWN, "model.clases=3"], "'model.clases' is not an option; there are: .*; did you mean 'classes'"),
         ([OWN, "model.inputs.x={shape:[3],blow:4}"], "model.inputs.x.blow: a tensor .* did you mean 'below'"),
         ([OWN, "model.inputs.images.shape=[3]"], "model: the loss is called with the module's output and 0 targets"),
-        ([OWN, "model.input_shape=[3]", "model.classes=4", "model.module.wide=1"], "unexpected keyword argument 'wide'"),
-        ([OWN, "model.input_shape=[3]", "model.classes=4", "model.loss._target_=nn.Loss"], "nn.Loss cannot be imported"),
+        ([OWN, "model.input_shape=[3]", "model.classes=4", "model.module.wide=1"], "unexpected keyword argument "
+        "'wide'"),
+        ([OWN, "model.input_shape=[3]", "model.classes=4", "model.loss._target_=nn.Loss"], "nn.Loss cannot be "
+        "imported"),
         (["model._target_=sum", "model.input_shape=[3]", "model.loss=null"], "model: sum cannot be imported"),
     ],
 )  # fmt: skip

@@ -14,18 +14,11 @@ from membench.cli.main import main
     [
         ([], "lenet_batch_4_layrub_hybrid_simulated_on_k40m_under_caffe"),
         (["backend=cpu", "strategy=eager"], "lenet_batch_4_eager_measured_on_this_machine_s_cpu"),
-        (
-            ["batch_size=100000"],
-            "lenet_batch_100000_layrub_hybrid_simulated_on_k40m_under_caffe",
-        ),  # does not fit
+        (["batch_size=100000"], "lenet_batch_100000_layrub_hybrid_simulated_on_k40m_under_caffe"),  # does not fit
     ],
 )
 def test_writes_a_picture_and_a_trace(
-    words: list[str],
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["timeline", "model=lenet", "batch_size=4", *words]) == 0
@@ -47,11 +40,7 @@ def test_writes_a_picture_and_a_trace(
     ],
 )
 def test_a_wrong_word_is_one_line(
-    words: list[str],
-    answer: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["timeline", *words]) == 2

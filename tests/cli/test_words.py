@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 
-from membench.cli.words import (
-    each,
-    read_number,
-    read_options,
-    read_size,
-    read_switch,
-    split,
-    with_own_model,
-)
+from membench.cli.words import each, read_number, read_options, read_size, read_switch, split, with_own_model
 from membench.core.checks import POSITIVE, choice
 from membench.core.errors import MembenchError
 

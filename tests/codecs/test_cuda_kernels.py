@@ -17,7 +17,7 @@ COLUMNS = 256
 @pytest.mark.slow
 def test_triton_kernels_write_the_same_bytes_as_cpu_loops() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "tests.helpers.interpreted"]
+    command = [sys.executable, "-m", "tests.helpers.kernels.interpreted"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.stdout.strip().endswith("agreed"), run.stderr
 
@@ -48,13 +48,13 @@ def test_the_kernels_of_rows_compile_for_a_gpu(name: str, integer: str | int) ->
     ends, columns = ("*i32", "*i32") if name == "fp32" else ("*u16", "*u8")
     codes = {32: "*i32", 16: "*u16"}.get(kept_as.bits, "*u8")
     arrays, of_map = ("*i32", "*i32", ends, codes, columns), (integer, integer, integer, COLUMNS)
-    assert compiled(cuda_rows._count, "*i32", ends, integer, integer, COLUMNS, 16, COLUMNS)
-    assert compiled(cuda_rows._sum_rows, ends, "*i32", integer, integer, 1024)
-    assert compiled(cuda_rows._sum_blocks, "*i32", integer, 1024)
-    assert compiled(cuda_rows._scatter, *arrays, *of_map, *kept_as, 16, COLUMNS)
-    assert compiled(cuda_rows._decode, *arrays, *of_map[1:], kept_as.bits, 16, COLUMNS)
+    assert compiled(cuda_rows.count_kernel, "*i32", ends, integer, integer, COLUMNS, 16, COLUMNS)
+    assert compiled(cuda_rows.sum_rows_kernel, ends, "*i32", integer, integer, 1024)
+    assert compiled(cuda_rows.sum_blocks_kernel, "*i32", integer, 1024)
+    assert compiled(cuda_rows.scatter_kernel, *arrays, *of_map, *kept_as, 16, COLUMNS)
+    assert compiled(cuda_rows.decode_kernel, *arrays, *of_map[1:], kept_as.bits, 16, COLUMNS)
     if name == "fp10":
-        assert compiled(cuda_rows._pack, *arrays, *of_map, *kept_as, 256)
+        assert compiled(cuda_rows.pack_kernel, *arrays, *of_map, *kept_as, 256)
 
 
 @pytest.mark.exhaustive
@@ -62,5 +62,5 @@ def test_the_kernels_of_the_mask_compile_for_a_gpu() -> None:
     from membench.codecs import cuda_mask
 
     for integer in ("i32", 1):
-        assert compiled(cuda_mask._encode, "*fp32", "*u8", integer, 512)
-        assert compiled(cuda_mask._decode, "*u8", "*fp32", integer, 512)
+        assert compiled(cuda_mask.encode_kernel, "*fp32", "*u8", integer, 512)
+        assert compiled(cuda_mask.decode_kernel, "*u8", "*fp32", integer, 512)

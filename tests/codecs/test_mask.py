@@ -6,7 +6,7 @@ from torch import Tensor
 
 from membench.codecs.mask import BitMask
 from membench.execution.measurement import cpu_peak_bytes
-from tests.helpers.codecs import activations
+from tests.helpers.kernels.codecs import activations
 
 
 @settings(max_examples=100, deadline=None)

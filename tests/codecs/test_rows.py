@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from membench.codecs.rows import CompressedRows, csr, vp_encoding
-from membench.core.codec import EncodingOverflow
 from membench.core.errors import MembenchError
+from membench.core.graph.codec import EncodingOverflow
 from membench.execution.measurement import cpu_peak_bytes
-from tests.helpers.codecs import activations, nonzeros, same_bits
+from tests.helpers.kernels.codecs import activations, nonzeros, same_bits
 
 LOSSLESS = {
     "csr": csr(),
@@ -127,10 +127,7 @@ def test_only_float32_is_encoded() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    elements=st.integers(0, 300_000),
-    part=st.floats(0, 1),
-    values=st.sampled_from(FORMATS),
-    columns=st.integers(1, 256),
+    elements=st.integers(0, 300_000), part=st.floats(0, 1), values=st.sampled_from(FORMATS), columns=st.integers(1, 256)
 )
 def test_capacity_inverts_the_size(elements: int, part: float, values: str, columns: int) -> None:
     codec = vp_encoding(values=values, columns=columns)
@@ -146,11 +143,7 @@ def test_an_encoding_that_does_not_fit_is_refused() -> None:
         codec.encode_into(source, target)
 
 
-@pytest.mark.parametrize(
-    "codec",
-    [csr(), csr(columns=100), *(vp_encoding(values=v) for v in FORMATS)],
-    ids=str,
-)
+@pytest.mark.parametrize("codec", [csr(), csr(columns=100), *(vp_encoding(values=v) for v in FORMATS)], ids=str)
 def test_encoding_into_memory_takes_no_other(codec: CompressedRows) -> None:
     source = torch.randn(150_000).relu()
     count = source.numel()

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from membench.backends.cpu import Chaos
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from tests.helpers.devices import DEVICE, delay
-from tests.helpers.networks import NETWORKS, Results, run_step, workload
+from tests.helpers.networks.contract import NETWORKS, Results, run_step, workload
 
 pytestmark = pytest.mark.emulated
 OTHER_KERNELS = {"vit"}

@@ -1,4 +1,4 @@
-"""Each wait, record, allocation, page lock and lifetime of the accelerators' backend is needed: without it a check fails."""
+"""Without any wait, record, allocation, page lock or lifetime of the accelerators' backend a check fails."""
 
 from contextlib import suppress
 from types import ModuleType
@@ -8,39 +8,33 @@ import pytest
 
 from membench.backends import accelerator, pinned
 from membench.execution.measurement import synchronize
-from tests.helpers.accelerator_checks import CHECKS
 from tests.helpers.code_mutants import CodeMutant, code_mutants
 from tests.helpers.devices import DEVICE, delay
+from tests.helpers.emulator.accelerator_checks import CHECKS
 
 pytestmark = pytest.mark.emulated
-ORDERED = {
-    "_allocate",
-    "_follow_compute",
-    "record",
-    "set_stream",
-    "submit",
-    "synchronize",
-    "wait_event",
-}
+ORDERED = {"_allocate", "_follow_compute", "record", "set_stream", "submit", "synchronize", "wait_event"}
 REPLACED = {
     "stream": "COMPUTE_STREAM",
     "True": "False",
     "self._write_new": "self._issue",
     "self.pinned.take(size_bytes)": "torch.empty(size_bytes, dtype=torch.uint8)",
-    "self.pinned.take(self._blocks[block].size_bytes)": "torch.empty(self._blocks[block].size_bytes, dtype=torch.uint8)",
+    "self.pinned.take(self._blocks[block].size_bytes)": "torch.empty(self._blocks[block].size_bytes, "
+    "dtype=torch.uint8)",
 }
 SURVIVING = {
-    "compute: self._issue for self._write_new": "a schedule itself lets a task of another stream wait for the compute stream's last task",
+    "compute: self._issue for self._write_new": "a schedule itself lets a task of another stream wait for the compute "
+    "stream's last task",
     "timeline: moved self.synchronize()": "spans are made behind it all the same, since a generator makes them",
     "timeline: False for True": "of zip, whose arguments have the same length in every schedule",
-    "_stream: without self._streams[name].wait_event(self._start)": "what a schedule has on another stream waits for a task of the step, or for the compute stream's position, all the same",
+    "_stream: without "
+    "self._streams[name].wait_event(self._start)": "what a schedule has on another stream waits for a task of the "
+    "step, or for the compute stream's position, all the same",
 }
 """Mutants that no check finds, and why."""
 MOST_ERRORS = 1000
 """That a device reports one after the other."""
-MUTANTS = [
-    (module, mutant) for module in (accelerator, pinned) for mutant in code_mutants(module, ORDERED, REPLACED)
-]
+MUTANTS = [(module, mutant) for module in (accelerator, pinned) for mutant in code_mutants(module, ORDERED, REPLACED)]
 
 
 def failed_check(module: ModuleType, mutant: CodeMutant) -> str:
@@ -50,7 +44,7 @@ def failed_check(module: ModuleType, mutant: CodeMutant) -> str:
     with (
         patch("tests.helpers.devices.AcceleratorBackend", changed.AcceleratorBackend)
         if module is accelerator
-        else patch("membench.backends.accelerator.PinnedMemory", changed.PinnedMemory),
+        else patch("membench.backends.accelerator.PinnedMemory", changed.PinnedMemory)
     ):
         for check in CHECKS:
             try:

@@ -1,4 +1,4 @@
-"""Caches of keys and values: steps that decode give plain PyTorch's bits, change the caller's cache, and hold what it holds."""
+"""Caches of keys and values: decoding changes the caller's cache, with plain PyTorch's bits and memory."""
 
 import copy
 from functools import cache, partial
@@ -7,25 +7,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import DynamicCache, LlamaForCausalLM, StaticCache
 
 import membench
 from membench.core.errors import MembenchError, UnsupportedModel
-from membench.core.opened import opened
-from membench.core.task_graph import Mode, Role
-from membench.core.torch_internals import tree_leaves
+from membench.core.graph.task_graph import Mode, Role
+from membench.core.libraries.torch_internals import tree_leaves
+from membench.core.step.opened import opened
 from membench.execution.measurement import cpu_peak_bytes
 from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import strategies
+from tests.helpers.networks.llama import small_llama_config
 
-CONFIG = LlamaConfig(
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    vocab_size=50,
-    max_position_embeddings=32,
+CONFIG = small_llama_config(
+    vocab_size=50, hidden_size=32, num_hidden_layers=3, max_position_embeddings=32, use_cache=True
 )
 CACHES = {
     "dynamic": partial(DynamicCache, config=CONFIG),
@@ -45,9 +40,7 @@ def filled(kind: str) -> dict[str, Any]:
     """Return the inputs of a step of one token after five."""
     ids = torch.randint(50, (2, 6))
     with torch.no_grad():
-        kept = network()(
-            input_ids=ids[:, :-1], past_key_values=CACHES[kind](), use_cache=True
-        ).past_key_values
+        kept = network()(input_ids=ids[:, :-1], past_key_values=CACHES[kind](), use_cache=True).past_key_values
     return {"input_ids": ids[:, -1:].contiguous(), "past_key_values": kept}
 
 
@@ -94,9 +87,7 @@ def test_a_dynamic_cache_is_given_up_layer_by_layer_and_a_static_one_is_written_
     assert dynamic.cache_bytes == 6 * one_token_bytes
     assert static.cache_bytes == 12 * one_token_bytes + 3 * 8  # the tokens so far
     assert dynamic.parts_bytes["output"] == 6 * one_token_bytes
-    assert dynamic.parts_bytes["inputs"] < one_token_bytes, (
-        "the old cache is gone when the step holds the most"
-    )
+    assert dynamic.parts_bytes["inputs"] < one_token_bytes, "the old cache is gone when the step holds the most"
     graph = membench.compile(network(), None, (inputs_of("dynamic"), ()), backend="cpu").schedule.graph
     assert len([block for block in graph.blocks if block.role is Role.GIVEN_UP]) == 6
 
@@ -136,9 +127,7 @@ def test_a_cache_of_another_length_is_refused() -> None:
     step = membench.compile(network(), None, (inputs_of("dynamic"), ()), strategy="eager")
     longer = inputs_of("dynamic")
     step(longer)
-    with pytest.raises(
-        MembenchError, match=r"inputs\['past_key_values'\].layers\[0\].keys is a cpu tensor of shape"
-    ):
+    with pytest.raises(MembenchError, match=r"inputs\['past_key_values'\].layers\[0\].keys is a cpu tensor of shape"):
         step(longer)
 
 
@@ -148,14 +137,10 @@ def test_a_wrapped_module_returns_a_cache_and_is_not_given_one() -> None:
     with torch.no_grad():
         check_equal(wrapped(input_ids=ids, use_cache=True), network()(input_ids=ids, use_cache=True))
         empty = DynamicCache(config=CONFIG)
-        with pytest.raises(
-            UnsupportedModel, match=r"inputs\['past_key_values'\].*puts tensors into this DynamicCache"
-        ):
+        with pytest.raises(UnsupportedModel, match=r"inputs\['past_key_values'\].*puts tensors into this DynamicCache"):
             wrapped(input_ids=ids, past_key_values=empty)
         assert empty.get_seq_length() == 0 and empty.layers[0].keys is None
-        with pytest.raises(
-            MembenchError, match=r"inputs\['past_key_values'\] is a DynamicCache, with a Tensor in it"
-        ):
+        with pytest.raises(MembenchError, match=r"inputs\['past_key_values'\] is a DynamicCache, with a Tensor in it"):
             wrapped(**inputs_of("dynamic"))
 
 

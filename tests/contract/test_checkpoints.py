@@ -1,4 +1,4 @@
-"""Steps with regions of `torch.utils.checkpoint`: as the program runs them, and planned by strategies without the regions."""
+"""Steps with regions of `torch.utils.checkpoint`, as the program runs them and planned without regions."""
 
 from functools import cache
 
@@ -9,22 +9,18 @@ from torch.utils.checkpoint import checkpoint
 
 import membench
 from membench.capture.capture import capture
-from membench.core.task_graph import Phase
-from membench.core.workload import Workload
+from membench.core.graph.task_graph import Phase
+from membench.core.step.workload import Workload
 from membench.planning.checking.validate import validate
 from membench.steps.plan import plan
-from tests.helpers.checkpointed import CHECKPOINTED, TOKENS, Block, Region, workload_of
-from tests.helpers.checks import check_exact, check_results_and_peak, step_of
-from tests.helpers.networks import COST, Reference, as_run, reference_of
-from tests.helpers.variants import VARIANTS
+from tests.helpers.networks.checkpointed import CHECKPOINTED, TOKENS, Block, Region, workload_of
+from tests.helpers.networks.contract import COST, Reference, as_run, reference_of
+from tests.helpers.steps.checks import check_exact, check_results_and_peak, step_of
+from tests.helpers.steps.variants import VARIANTS
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:None of the inputs have requires_grad"
-    ),  # of torch, for regions that are nested
-    pytest.mark.filterwarnings(
-        "ignore:.*gradient_checkpointing.* is deprecated:FutureWarning"
-    ),  # of transformers
+    pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad"),  # of torch, for regions that are nested
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning"),  # of transformers
 ]
 OF_EVERY_STRATEGY = ("batch norm, reentrant", "nested, not reentrant", "other random numbers, not reentrant")
 
@@ -127,9 +123,7 @@ def test_a_wrapped_module_with_regions_has_the_programs_bits(strategy: str) -> N
         module.zero_grad()
         torch.manual_seed(1)
         called(inputs).square().mean().backward()
-        results.append(
-            [*(w.grad for w in module.parameters()), *(b.clone() for b in module.buffers()), torch.rand(1)]
-        )
+        results.append([*(w.grad for w in module.parameters()), *(b.clone() for b in module.buffers()), torch.rand(1)])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 

@@ -12,31 +12,31 @@ from membench.backends.accelerator_memory import cap_memory, read_memory, reset_
 from membench.backends.real import products_in
 from membench.capture.capture import Captures, capture
 from membench.cli.measure import cell_of, parse
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
+from membench.core.graph.schedule import RepeatedSchedule, Schedule
 from membench.core.record import Outcome
-from membench.core.schedule import RepeatedSchedule, Schedule
+from membench.core.step.workload import Workload
 from membench.core.units import MIB
-from membench.core.workload import Workload
 from membench.data.digits import digits
 from membench.execution.measurement import accelerator_peak_bytes
+from membench.lab.training.loop import train
+from membench.lab.training.recipe import Recipe
 from membench.models.digits import digits_cnn
 from membench.models.resnet import imagenet_resnet
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
 from membench.steps.plan import plan
-from membench.steps.predicted.simulated_step import simulated_step
 from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.request import StepRequest
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
 from membench.strategies.modnn.strategy import Modnn
 from membench.sweep.cells.measured import PEAK_TOLERANCE
 from membench.sweep.processes.worker import Workers
-from membench.training.loop import train
-from membench.training.recipe import Recipe
-from tests.helpers.checks import check_exact
 from tests.helpers.devices import DEVICE
-from tests.helpers.networks import CLASSES, COST, NETWORKS, reference
-from tests.helpers.timings import has_parallel_tasks
-from tests.helpers.variants import VARIANTS
+from tests.helpers.networks.contract import CLASSES, COST, NETWORKS, reference
+from tests.helpers.planning.timings import has_parallel_tasks
+from tests.helpers.steps.checks import check_exact
+from tests.helpers.steps.variants import VARIANTS
 
 pytestmark = pytest.mark.cuda
 TIME_TOLERANCE = 0.10
@@ -49,9 +49,7 @@ def test_a_replayed_step_gives_the_results_of_eager(network: str, variant: str) 
     case = reference(network)
     schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
     pool = torch.cuda.graph_pool_handle()
-    step = CompiledStep(
-        case.work, case.captured, schedule, AcceleratorBackend(schedule, DEVICE), graph_pool=pool
-    )
+    step = CompiledStep(case.work, case.captured, schedule, AcceleratorBackend(schedule, DEVICE), graph_pool=pool)
     for _ in range(3):
         check_exact(case, step)
     step.close()
@@ -87,7 +85,7 @@ def test_the_predicted_peak_is_measured_by_the_allocator(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
 def test_the_predicted_peak_of_a_replayed_step_is_measured_by_the_allocator(variant: str) -> None:
-    step = build_step(Captures(resnet50()), COST, StepOptions(VARIANTS[variant], cuda_graph=True))
+    step = build_step(Captures(resnet50()), COST, StepRequest(VARIANTS[variant], cuda_graph=True))
     measured = step.measure()
     step.close()
     assert measured.peak_bytes == pytest.approx(step.predicted_peak_bytes, rel=PEAK_TOLERANCE)
@@ -139,14 +137,12 @@ def test_a_cap_is_a_real_limit() -> None:
 
 @pytest.mark.emulated
 @pytest.mark.parametrize(("strategy", "budget_bytes"), [("mmcnn", 150 * MIB), ("vdnn_inference", None)])
-def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(
-    strategy: str, budget_bytes: int | None
-) -> None:
+def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(strategy: str, budget_bytes: int | None) -> None:
     torch.manual_seed(0)
     module, images = alexnet().eval(), torch.randn(1, 3, 224, 224)
     expected = module(images)
     work = Workload("alexnet", module, None, (images,))
-    step = build_step(Captures(work, DEVICE), COST, StepOptions(find_strategy(strategy)(), budget_bytes))
+    step = build_step(Captures(work, DEVICE), COST, StepRequest(find_strategy(strategy)(), budget_bytes))
     torch.testing.assert_close(step(images).cpu(), expected, rtol=1e-2, atol=1e-3)
     peak_bytes = accelerator_peak_bytes(lambda: step(images), DEVICE)
     step.close()
@@ -163,9 +159,7 @@ def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> No
     images, labels = torch.randn(5, 3, 32, 32), torch.randint(CLASSES, (5,))
     work = Workload("resnet50", module, torch.nn.functional.cross_entropy, (images,), (labels,))
     step = build_step(
-        Captures(work, DEVICE),
-        COST,
-        StepOptions(Modnn(offload_weights=True), micro_batch=3, cuda_graph=cuda_graph),
+        Captures(work, DEVICE), COST, StepRequest(Modnn(offload_weights=True), micro_batch=3, cuda_graph=cuda_graph)
     )
     batch = (*step.workload.inputs, *step.workload.targets)
     optimizers = [torch.optim.SGD(each.parameters(), 0.01) for each in (module, plain)]
@@ -216,9 +210,7 @@ def test_the_graphs_of_two_micro_batch_sizes_share_their_memory() -> None:
         images = torch.randn(batch_size, 3, 112, 112, device=device)
         labels = torch.randint(1000, (batch_size,), device=device)
         work = Workload("resnet18", module, torch.nn.functional.cross_entropy, (images,), (labels,))
-        step = build_step(
-            Captures(work), COST, StepOptions(find_strategy("eager")(), micro_batch=9, cuda_graph=True)
-        )
+        step = build_step(Captures(work), COST, StepRequest(find_strategy("eager")(), micro_batch=9, cuda_graph=True))
         for _ in range(2):
             module.zero_grad(set_to_none=True)
             step(images, labels)

@@ -12,19 +12,19 @@ import pytest
 from membench.backends.cpu import Chaos
 from membench.capture.capture import Captures
 from membench.core.errors import InfeasibleSchedule
-from membench.core.optimizer import WeightUpdate
-from membench.core.schedule import Schedule
-from membench.core.workload import Workload
+from membench.core.graph.schedule import Schedule
+from membench.core.step.optimizer import WeightUpdate
+from membench.core.step.workload import Workload
 from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
 from membench.steps.plan import plan
-from tests.helpers.disk import Visits, host_peak_bytes, layers, least_host_bytes, prepared, run_once, within
-from tests.helpers.host_updates import HostUpdates
-from tests.helpers.mutations import accepted_mutants
-from tests.helpers.networks import COST, Reference
-from tests.helpers.random_networks import random_reference
-from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
+from membench.steps.request import StepRequest
+from tests.helpers.networks.contract import COST, Reference
+from tests.helpers.networks.random_networks import random_reference
+from tests.helpers.planning.mutations import accepted_mutants
+from tests.helpers.steps.disk import Visits, host_peak_bytes, layers, least_host_bytes, prepared, run_once, within
+from tests.helpers.steps.host_updates import HostUpdates
+from tests.helpers.steps.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
 
 pytestmark = pytest.mark.accelerator
 NETWORK = [("convolution", 0, 0), ("normalized", 1, 1), ("dropout", 2, 2), ("add in place", 3, 1)]
@@ -87,8 +87,8 @@ def schedule_on_disk(work: Workload, folder: Path) -> tuple[Schedule, int]:
     cost, by = copy(COST), WeightUpdate(MAKERS["adamw"](work.module.parameters()))
     captures, cost.disk_folder, cost.host_memory_bytes = Captures(updated_workload(work, by)), folder, 1
     with pytest.raises(InfeasibleSchedule) as found:
-        build_step(captures, cost, StepOptions(HostUpdates(), optimizer=by))
+        build_step(captures, cost, StepRequest(HostUpdates(), optimizer=by))
     limit_bytes = cost.host_memory_bytes = found.value.needed_bytes + 200
-    step = build_step(captures, cost, StepOptions(HostUpdates(), optimizer=by))
+    step = build_step(captures, cost, StepRequest(HostUpdates(), optimizer=by))
     step.close()
     return step.plan[0].schedule, limit_bytes

@@ -7,15 +7,15 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 
 from membench.backends.cpu import Chaos
-from membench.core.schedule import AllReduce, Compute, Schedule
+from membench.core.graph.schedule import AllReduce, Compute, Schedule
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import live_bytes
 from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
-from tests.helpers.checks import check_exact, check_peak, step_of
-from tests.helpers.networks import COST, reference, reference_of
-from tests.helpers.random_networks import PLANS, random_workload
-from tests.helpers.variants import COMBINED, EACH_COMBINED, planned
+from tests.helpers.networks.contract import COST, reference, reference_of
+from tests.helpers.networks.random_networks import PLANS, random_workload
+from tests.helpers.steps.checks import check_exact, check_peak, step_of
+from tests.helpers.steps.variants import COMBINED, EACH_COMBINED, planned
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.planning.checking.validate import validate
 from membench.planning.fusion.graph import fused
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.plan import plan
-from tests.helpers.checks import check_results_and_peak, step_of
-from tests.helpers.networks import Reference, reference_of, run_step
-from tests.helpers.programs import cached_in, without_compiler
-from tests.helpers.variants import VARIANTS
+from tests.helpers.kernels.compiled_functions import cached_in, without_compiler
+from tests.helpers.networks.contract import Reference, reference_of, run_step
+from tests.helpers.steps.checks import check_results_and_peak, step_of
+from tests.helpers.steps.variants import VARIANTS
 
 
 class Blocks(nn.Module):
@@ -56,9 +56,7 @@ def case() -> Reference:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_results_and_peak_are_exact_over_fused_tasks(
-    variant: str, case: Reference, costs: MeasuredCost
-) -> None:
+def test_results_and_peak_are_exact_over_fused_tasks(variant: str, case: Reference, costs: MeasuredCost) -> None:
     """Call by call, fused tasks without a method have the bits of eager PyTorch."""
     schedule = plan(fused(case.captured.graph, on_cpu=True), VARIANTS[variant], costs, None)
     validate(schedule)

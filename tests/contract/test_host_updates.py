@@ -1,4 +1,4 @@
-"""Updates on the host give the bits of plain PyTorch: with every optimizer, under random schedules, and under accepted mutants.
+"""Updates on the host give plain PyTorch's bits, for every optimizer, random schedules and mutants.
 
 The judge is the CPU backend with late copies, late updates and poisoned freed memory.
 """
@@ -13,20 +13,20 @@ import pytest
 import torch
 
 from membench.backends.cpu import Chaos
-from membench.core.optimizer import Gradients
-from membench.core.schedule import HOST_STREAM, Compute, Schedule
-from membench.core.task_graph import Phase, Role, TaskGraph
+from membench.core.graph.schedule import HOST_STREAM, Compute, Schedule
+from membench.core.graph.task_graph import Phase, Role, TaskGraph
+from membench.core.step.optimizer import Gradients
 from membench.planning.checking.validate import validate
 from membench.planning.rewrites.update import add_update
 from membench.steps.plan import plan
-from membench.steps.real.update import RealUpdate
+from membench.steps.real.real_update import RealUpdate
 from tests.helpers.devices import DEVICE, allocator_peak_bytes
-from tests.helpers.disk import host_peak_bytes, layers, least_host_bytes, within
-from tests.helpers.host_updates import HostUpdates, RandomUpdates
-from tests.helpers.mutations import accepted_mutants
-from tests.helpers.networks import COST, NETWORKS, Reference, workload
-from tests.helpers.random_networks import random_layers, random_reference
-from tests.helpers.updates import (
+from tests.helpers.networks.contract import COST, NETWORKS, Reference, workload
+from tests.helpers.networks.random_networks import random_layers, random_reference
+from tests.helpers.planning.mutations import accepted_mutants
+from tests.helpers.steps.disk import host_peak_bytes, layers, least_host_bytes, within
+from tests.helpers.steps.host_updates import HostUpdates, RandomUpdates
+from tests.helpers.steps.updates import (
     EVERY_OPTIMIZER,
     MAKERS,
     OPTIMIZERS,
@@ -66,9 +66,7 @@ def test_every_optimizer_is_exact(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "count", [10, pytest.param(1000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("count", [10, pytest.param(1000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])])
 def test_random_schedules_are_exact(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("membench.planning.host_memory.disk.LEAST_BYTES", 1)
     for seed in range(count // SCHEDULES_OF_ONE):
@@ -101,11 +99,7 @@ def random_schedule(graph: TaskGraph, rng: random.Random) -> Schedule:
 
 
 def check_right(
-    case: Reference,
-    make: Callable[..., torch.optim.Optimizer],
-    schedule: Schedule,
-    chaos: Chaos,
-    folder: Path,
+    case: Reference, make: Callable[..., torch.optim.Optimizer], schedule: Schedule, chaos: Chaos, folder: Path
 ) -> None:
     """Check losses, weights, buffers and states after each step, and the stated peak."""
     work = deepcopy(case.work)
@@ -144,9 +138,7 @@ def test_accepted_mutants_update_right(mutants: int) -> None:
             step = updating_step(work, make(work.module.parameters()), changed, chaos=chaos)
             run_steps(work, step)
             assert not first_difference(work.module, expected), f"{description}\n{changed}"
-            held_bytes = allocator_peak_bytes(
-                lambda work=work, step=step: run_steps(work, step), step.backends
-            )
+            held_bytes = allocator_peak_bytes(lambda work=work, step=step: run_steps(work, step), step.backends)
             assert changed.graph.external_bytes + held_bytes == changed.peak_bytes, description
             step.close()
     assert accepted
@@ -156,9 +148,7 @@ def test_the_host_computes_beside_the_device() -> None:
     work = workload(NETWORKS["lstm_cnn"], "lstm_cnn")
     step = updating_step(work, MAKERS["adamw"](work.module.parameters()), HostUpdates())
     schedule = step.schedule
-    on_host = [
-        item for item in schedule.instructions if isinstance(item, Compute) and item.stream == HOST_STREAM
-    ]
+    on_host = [item for item in schedule.instructions if isinstance(item, Compute) and item.stream == HOST_STREAM]
     assert len(on_host) == sum(task.on_host for task in schedule.graph.tasks) > 0
     run_steps(work, step)
     timeline = step.timeline()

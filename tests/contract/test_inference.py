@@ -13,21 +13,21 @@ import membench
 from membench.backends.cpu import Chaos
 from membench.capture.capture import CapturedStep, Captures, capture
 from membench.core.errors import UnsupportedStrategy
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Mode, Phase, Role
-from membench.core.torch_internals import tree_leaves
-from membench.core.workload import Workload
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import Mode, Phase, Role
+from membench.core.libraries.torch_internals import tree_leaves
+from membench.core.step.workload import Workload
 from membench.planning.checking.validate import validate
 from membench.steps.compile import CompiledStep
 from membench.steps.plan import plan
-from membench.steps.predicted.as_run import graph_as_run
+from membench.steps.real.as_run import graph_as_run
 from membench.steps.real.placement import place_workload
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
-from tests.helpers.accelerator_schedules import visiting
 from tests.helpers.devices import DEVICE, allocator_peak_bytes, backend_of
-from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, workload
+from tests.helpers.emulator.accelerator_schedules import visiting
+from tests.helpers.networks.contract import COST, EACH_NETWORK, NETWORKS, workload
 
 pytestmark = pytest.mark.accelerator
 
@@ -88,11 +88,7 @@ def test_a_weight_that_the_caller_changes_or_replaces_is_seen() -> None:
     captured = capture(work)
     schedule = visiting(captured.graph)
     step = CompiledStep(work, captured, schedule, backend_of(schedule))
-    for change in (
-        lambda: None,
-        lambda: module.weight.data.mul_(2),
-        lambda: module.bias.data.set_(torch.ones(2)),
-    ):
+    for change in (lambda: None, lambda: module.weight.data.mul_(2), lambda: module.bias.data.set_(torch.ones(2))):
         change()
         for batch in (images, images + 1):
             if DEVICE.type == "cuda":  # whose sums have another order than the host's
@@ -103,8 +99,7 @@ def test_a_weight_that_the_caller_changes_or_replaces_is_seen() -> None:
 
 def test_a_strategy_for_training_alone_is_refused() -> None:
     with pytest.raises(
-        UnsupportedStrategy,
-        match="'layrub_hybrid' does not schedule steps of inference; choose one of .*eager",
+        UnsupportedStrategy, match="'layrub_hybrid' does not schedule steps of inference; choose one of .*eager"
     ):
         plan(inference("resnet18")[1].graph, LayrubHybrid(), COST, None)
 

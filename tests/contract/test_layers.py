@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import membench
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.models.p3d import p3d_resnet
 from membench.steps.plan import plan
 from membench.strategies.layrub.strategy import LayrubHybrid
-from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, Layer, Reference, as_run
-from tests.helpers.variants import VARIANTS
+from tests.helpers.networks.contract import COST, Layer, Reference, as_run
+from tests.helpers.steps.checks import check_results_and_peak
+from tests.helpers.steps.variants import VARIANTS
 
 CLASSES = 3
 
@@ -64,9 +64,7 @@ def _in_half_precision(module: Layer, inputs: Tensor) -> Tensor:
 
 def half_precise() -> Workload:
     """Autocast around layers with statistics in full precision."""
-    body = nn.Sequential(
-        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, CLASSES)
-    )
+    body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, CLASSES))
     return classifier(Layer(_in_half_precision, body=body), torch.randn(4, 4))
 
 
@@ -203,7 +201,7 @@ def test_a_step_gives_the_bits_of_plain_pytorch(name: str) -> None:
 
 @cache
 def dropped_lstm() -> Reference:
-    """Two layers in both directions, with dropout between them, and gates and states of a length that is not a cache line's."""
+    """Two layers in both directions, with dropout between them; gates and states are not multiples of cache lines."""
     torch.manual_seed(0)
     network = Layer(
         lambda m, steps: m.head(m.recurrent(steps)[0][-1]),
@@ -211,9 +209,7 @@ def dropped_lstm() -> Reference:
         head=nn.Linear(10, CLASSES),
     )
     return as_run(
-        Workload(
-            "lstm", network, functional.cross_entropy, (torch.randn(7, 4, 3),), (torch.arange(4) % CLASSES,)
-        )
+        Workload("lstm", network, functional.cross_entropy, (torch.randn(7, 4, 3),), (torch.arange(4) % CLASSES,))
     )
 
 
@@ -236,9 +232,7 @@ def test_an_lstm_that_is_not_trained_keeps_no_workspace() -> None:
         return module.head(module.recurrent(first)[0][-1])
 
     network = Layer(features, recurrent=nn.LSTM(3, 3), head=nn.Linear(3, CLASSES))
-    work = Workload(
-        "lstm", network, functional.cross_entropy, (torch.randn(7, 4, 3),), (torch.arange(4) % CLASSES,)
-    )
+    work = Workload("lstm", network, functional.cross_entropy, (torch.randn(7, 4, 3),), (torch.arange(4) % CLASSES,))
     case = as_run(work)
     layers = [task for task in case.captured.graph.tasks if task.name.endswith(":mkldnn_rnn_layer")]
     kept = [task.call.outputs[3] is not None for task in layers if task.call]

@@ -1,4 +1,4 @@
-"""Kernels that a library registers with torch.library: tasks of their own operator, run as they are, priced by what is known."""
+"""Kernels of torch.library: tasks of their own operator, run as they are, priced by what is known."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,13 +11,13 @@ from torch.utils.flop_counter import register_flop_formula
 
 import membench
 from membench.core import configuration
-from membench.core.torch_internals import flop_registry
-from membench.core.workload import Workload
+from membench.core.libraries.torch_internals import flop_registry
+from membench.core.step.workload import Workload
 from membench.steps.plan import plan
 from membench.strategies.memonger import Memonger
 from membench.strategies.pytorch import PyTorch
-from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, as_run
+from tests.helpers.networks.contract import COST, as_run
+from tests.helpers.steps.checks import check_results_and_peak
 
 RATE = configuration.load("framework", "pytorch").efficiency.kernels.product
 """Of a device's peak, in products."""
@@ -98,11 +98,7 @@ def formula() -> Iterator[None]:
 def _predicted(precision: str = "bf16") -> membench.Prediction:
     work = _workload()
     return membench.predict(
-        work.module,
-        work.loss,
-        (work.inputs[0], work.targets[0]),
-        device="a100_80gb",
-        precision=precision,
+        work.module, work.loss, (work.inputs[0], work.targets[0]), device="a100_80gb", precision=precision
     )
 
 

@@ -11,23 +11,23 @@ from torch import Tensor, nn
 from membench.backends.cpu import Chaos
 from membench.backends.real import products_in
 from membench.capture.capture import Captures
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
-from membench.core.precision import Precision
-from membench.core.schedule import Schedule
-from membench.core.task_graph import TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.precision import Precision
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cost_model import CostModel
+from membench.core.step.workload import Workload
 from membench.execution.measurement import Throughput
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
 from membench.steps.real.micro_batched_step import MicroBatchedStep
+from membench.steps.request import StepRequest
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.vdnn import VdnnAll
 from tests.helpers.devices import DEVICE, allocator_peak_bytes
-from tests.helpers.micro_batches import accumulate, step_in_micro_batches
-from tests.helpers.networks import COST, NETWORKS, Results, run_step, workload
-from tests.helpers.variants import COMBINED, COMBINED_STRATEGIES, EACH_COMBINED, EACH_COMBINED_STRATEGY
+from tests.helpers.networks.contract import COST, NETWORKS, Results, run_step, workload
+from tests.helpers.steps.micro_batches import accumulate, step_in_micro_batches
+from tests.helpers.steps.variants import COMBINED, COMBINED_STRATEGIES, EACH_COMBINED, EACH_COMBINED_STRATEGY
 
 pytestmark = pytest.mark.accelerator
 
@@ -36,9 +36,7 @@ MICRO_BATCH = 2  # twice, and once the sample that is left over
 
 
 @cache
-def accumulated(
-    network: str, batch_size: int, micro_batch: int
-) -> tuple[Captures, dict[str, Tensor], Results]:
+def accumulated(network: str, batch_size: int, micro_batch: int) -> tuple[Captures, dict[str, Tensor], Results]:
     """Return a network with its buffers before a step, and what plain PyTorch computes."""
     work = workload(NETWORKS[network], network, batch_size)
     buffers = {name: buffer.clone() for name, buffer in work.module.named_buffers()}
@@ -51,7 +49,7 @@ def accumulated(
 def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -> None:
     captures, buffers, expected = accumulated(network, BATCH_SIZE, MICRO_BATCH)
     work = captures.workload
-    step = build_step(captures, COST, StepOptions(strategies()[strategy](), micro_batch=MICRO_BATCH))
+    step = build_step(captures, COST, StepRequest(strategies()[strategy](), micro_batch=MICRO_BATCH))
     assert isinstance(step, MicroBatchedStep)
     assert [(part.schedule.graph.batch_size, part.count) for part in step.plan] == [(2, 2), (1, 1)]
     results = run_step(work, lambda: step(work.inputs, work.targets), buffers)
@@ -85,15 +83,18 @@ def test_micro_batches_are_exact_even_when_copies_are_late_and_freed_memory_is_p
         expected.check(results, rounding=step.plan[0].schedule.rounding)
 
 
-@cache
 def six_convolutions(batch_size: int) -> Captures:
+    captures = _six_convolutions(batch_size)
+    captures.workload.module.to(DEVICE)  # the step of another test may have left weights in host memory
+    return captures
+
+
+@cache
+def _six_convolutions(batch_size: int) -> Captures:
     layers = [nn.Conv2d(channels, 8, 3, padding=1) for channels in (3, 8, 8, 8, 8, 8)]
     stages = [part for layer in layers for part in (layer, nn.ReLU())]
     module = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
-    arguments = (
-        (torch.randn(batch_size, 3, 32, 32).to(DEVICE),),
-        (torch.randint(5, (batch_size,)).to(DEVICE),),
-    )
+    arguments = ((torch.randn(batch_size, 3, 32, 32).to(DEVICE),), (torch.randint(5, (batch_size,)).to(DEVICE),))
     return Captures(Workload("six", module.to(DEVICE), nn.functional.cross_entropy, *arguments))
 
 
@@ -111,20 +112,16 @@ def test_a_smaller_last_micro_batch_keeps_the_predicted_peak_and_the_budget(
     captures, micro_batch = six_convolutions(batch_size), min(micro_batch, batch_size - 1)
     budget_bytes = None
     if percent:
-        eager = build_step(captures, COST, StepOptions(strategies()["eager"](), micro_batch=micro_batch))
+        eager = build_step(captures, COST, StepRequest(strategies()["eager"](), micro_batch=micro_batch))
         budget_bytes = eager.predicted_peak_bytes * percent // 100
         eager.close()
     try:
-        step = build_step(
-            captures, COST, StepOptions(strategies()[strategy](), budget_bytes, micro_batch=micro_batch)
-        )
+        step = build_step(captures, COST, StepRequest(strategies()[strategy](), budget_bytes, micro_batch=micro_batch))
     except InfeasibleSchedule:
         return
     measured = step.measure(samples=Throughput(batch_size, 1, (1.0,)))
     step.close()
-    assert (
-        measured.peak_bytes == step.predicted_peak_bytes == max(run.schedule.peak_bytes for run in step.plan)
-    )
+    assert measured.peak_bytes == step.predicted_peak_bytes == max(run.schedule.peak_bytes for run in step.plan)
     assert budget_bytes is None or measured.peak_bytes <= budget_bytes
 
 
@@ -137,7 +134,7 @@ class OffloadsOnlyFive(VdnnAll):
 
 
 def test_a_last_micro_batch_that_holds_the_most_is_measured_with_its_own_samples() -> None:
-    step = build_step(six_convolutions(9), COST, StepOptions(OffloadsOnlyFive(), micro_batch=5))
+    step = build_step(six_convolutions(9), COST, StepRequest(OffloadsOnlyFive(), micro_batch=5))
     first, last = step.plan
     assert last.schedule.peak_bytes > first.schedule.peak_bytes
     measured = step.measure(samples=Throughput(9, 1, (1.0,)))
@@ -150,7 +147,7 @@ def test_without_batch_norm_micro_batches_give_the_gradients_of_the_whole_batch(
     work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
     work.module.eval()  # dropout draws differently
     whole, parts = (
-        build_step(Captures(work), COST, StepOptions(strategies()["eager"](), micro_batch=size))
+        build_step(Captures(work), COST, StepRequest(strategies()["eager"](), micro_batch=size))
         for size in (BATCH_SIZE, MICRO_BATCH)
     )
     with products_in(Precision.FP32):  # a GPU's convolutions round to TF32 otherwise
@@ -166,15 +163,9 @@ def test_without_batch_norm_micro_batches_give_the_gradients_of_the_whole_batch(
 def test_a_second_step_adds_to_what_the_caller_has_not_cleared_and_takes_no_more_memory() -> None:
     work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
     work.module.eval()
-    step = build_step(
-        Captures(work), COST, StepOptions(strategies()["layrub_hybrid"](), micro_batch=MICRO_BATCH)
-    )
+    step = build_step(Captures(work), COST, StepRequest(strategies()["layrub_hybrid"](), micro_batch=MICRO_BATCH))
     step(work.inputs, work.targets)
-    once = {
-        name: weight.grad.clone()
-        for name, weight in work.module.named_parameters()
-        if weight.grad is not None
-    }
+    once = {name: weight.grad.clone() for name, weight in work.module.named_parameters() if weight.grad is not None}
     assert once
     peaks = [allocator_peak_bytes(lambda: step(work.inputs, work.targets)) for _ in range(2)]
     assert peaks[0] == peaks[1]
@@ -187,7 +178,7 @@ def test_a_second_step_adds_to_what_the_caller_has_not_cleared_and_takes_no_more
 def test_gradients_that_the_caller_clears_are_given_back_before_the_next_step() -> None:
     """Two schedules run in a step; neither may keep the sums of the step before."""
     work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
-    step = build_step(Captures(work), COST, StepOptions(strategies()["eager"](), micro_batch=MICRO_BATCH))
+    step = build_step(Captures(work), COST, StepRequest(strategies()["eager"](), micro_batch=MICRO_BATCH))
 
     def run() -> None:
         work.module.zero_grad(set_to_none=True)

@@ -17,16 +17,16 @@ from membench.capture.capture import capture
 from membench.capture.trace import ANY_GPU
 from membench.core.configuration import load
 from membench.core.errors import UnsupportedModel
-from membench.core.task_graph import TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.step.workload import Workload
 from membench.cost.kernels import kernels_of
 from membench.cost.products import Product
 from membench.cost.roofline import RooflineCost
 from membench.steps.plan import plan
 from membench.strategies.memonger import Memonger
 from membench.strategies.pytorch import PyTorch
-from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, as_run
+from tests.helpers.networks.contract import COST, as_run
+from tests.helpers.steps.checks import check_results_and_peak
 
 TOKENS, EXPERTS, CHOSEN, HIDDEN, INNER = 16, 4, 2, 32, 48
 _SIZES = {
@@ -40,13 +40,7 @@ _SIZES = {
     "num_experts_per_tok": CHOSEN,
     "use_cache": False,
 }
-_LATENT = {
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-}
+_LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 
 
 def _configurations() -> dict[str, PretrainedConfig]:

@@ -1,7 +1,7 @@
 """Mutants of every strategy's schedules: what the validator accepts must compute the same bits in the stated memory.
 
-The judge is the CPU backend with late copies and poisoned freed memory; of the stated peak, all timings in turn. Over one
-process a mean changes nothing, so a gradient that is averaged never or twice is found by counting.
+The judge is the CPU backend with late copies and poisoned freed memory; of the stated peak, all timings in turn. Over
+one process a mean changes nothing, so a gradient that is averaged never or twice is found by counting.
 """
 
 import random
@@ -12,34 +12,21 @@ import pytest
 import torch.distributed as dist
 
 from membench.backends.cpu import Chaos
-from membench.core.schedule import AllReduce, Schedule
+from membench.core.graph.schedule import AllReduce, Schedule
 from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
-from tests.helpers.checks import check_exact, check_peak, step_of
-from tests.helpers.mutations import accepted_mutants
-from tests.helpers.networks import COST, Reference
-from tests.helpers.random_networks import random_reference
-from tests.helpers.timings import highest_bytes
-from tests.helpers.variants import COMBINED, EACH_COMBINED
+from tests.helpers.networks.contract import COST, Reference
+from tests.helpers.networks.random_networks import random_reference
+from tests.helpers.planning.mutations import accepted_mutants
+from tests.helpers.planning.timings import highest_bytes
+from tests.helpers.steps.checks import check_exact, check_peak, step_of
+from tests.helpers.steps.variants import COMBINED, EACH_COMBINED
 
 pytestmark = pytest.mark.accelerator
 
 NETWORKS = (
-    [
-        ("convolution", 0, 0),
-        ("normalized", 1, 1),
-        ("dropout", 2, 2),
-        ("add in place", 3, 1),
-        ("dropout", 4, 0),
-    ],
-    [
-        ("relu", 0, 0),
-        ("shared", 1, 1),
-        ("concatenate", 2, 0),
-        ("pool", 3, 3),
-        ("dropout", 4, 4),
-        ("add", 5, 4),
-    ],
+    [("convolution", 0, 0), ("normalized", 1, 1), ("dropout", 2, 2), ("add in place", 3, 1), ("dropout", 4, 0)],
+    [("relu", 0, 0), ("shared", 1, 1), ("concatenate", 2, 0), ("pool", 3, 3), ("dropout", 4, 4), ("add", 5, 4)],
     [("normalized", 0, 0), ("slices", 1, 0), ("add in place", 2, 1), ("shared", 3, 3), ("relu", 4, 4)],
 )
 """With blocks written in place, shared weights and several dropouts."""

@@ -29,14 +29,10 @@ class Reader(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(11, 8)
-        self.layers = nn.Sequential(
-            nn.Linear(8, 16), nn.ReLU(inplace=True), nn.Dropout(0.3), nn.Linear(16, 8)
-        )
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(inplace=True), nn.Dropout(0.3), nn.Linear(16, 8))
         self.score = nn.Linear(8, 3)
 
-    def forward(
-        self, ids: Tensor, features: list[dict[str, Tensor]], mask: Tensor, scale: float = 1.0
-    ) -> Scores:
+    def forward(self, ids: Tensor, features: list[dict[str, Tensor]], mask: Tensor, scale: float = 1.0) -> Scores:
         words = self.embed(ids) + features[0]["pitch"].unsqueeze(-1)
         hidden = self.layers(words) * mask.unsqueeze(-1)
         scores = self.score(hidden.sum(1)) * scale

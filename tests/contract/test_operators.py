@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from membench.capture.capture import Captures
 from membench.core.errors import UnsupportedModel
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
+from membench.steps.request import StepRequest
 from membench.strategies.base import strategies
-from tests.helpers.networks import COST, Layer, Results, run_step
+from tests.helpers.networks.contract import COST, Layer, Results, run_step
 
 
 def results_of(work: Workload) -> tuple[Results, Results]:
@@ -30,7 +30,7 @@ def results_of(work: Workload) -> tuple[Results, Results]:
 
     buffers = {name: buffer.clone() for name, buffer in work.module.named_buffers()}
     expected = run_step(work, plain, buffers)
-    step = build_step(Captures(work), COST, StepOptions(strategies()["eager"]()))
+    step = build_step(Captures(work), COST, StepRequest(strategies()["eager"]()))
     run_step(work, lambda: step(work.inputs, ()), buffers)
     found = run_step(work, lambda: step(work.inputs, ()), buffers)
     step.close()
@@ -81,10 +81,7 @@ CAPTURED: dict[str, Function] = {
     "spectrum": lambda m, x: torch.fft.rfft(x).abs(),
     "distances": lambda m, x: torch.cdist(x, 2 * x).sum() + functional.pdist(x).sum(),
 }
-CAPTURED |= {
-    "numbers drawn twice": lambda m, x: _drawn_twice(x),
-    "numbers drawn apart": lambda m, x: _drawn_apart(x),
-}
+CAPTURED |= {"numbers drawn twice": lambda m, x: _drawn_twice(x), "numbers drawn apart": lambda m, x: _drawn_apart(x)}
 _READ = "Python reads the value of a tensor"
 _SHAPE = "the shape of what aten.* returns depends on the values of tensors"
 _SEED = "it seeds torch's random generator"
@@ -178,11 +175,7 @@ class _Sample(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         leaves = [getattr(self, f"leaf{i}", leaf) for i, leaf in enumerate(self.leaves)]
         arguments, args, kwargs = tree_unflatten(leaves, self.structure)
-        outputs = [
-            each
-            for each in tree_leaves(self.function(arguments, *args, **kwargs))
-            if isinstance(each, Tensor)
-        ]
+        outputs = [each for each in tree_leaves(self.function(arguments, *args, **kwargs)) if isinstance(each, Tensor)]
         real = [torch.view_as_real(each.resolve_conj()) if each.is_complex() else each for each in outputs]
         total: Tensor = sum(((each.float() / 2).sin().sum() for each in real), inputs.sum())
         return total * self.scale
@@ -206,17 +199,17 @@ REASONS = (
 ROUNDED = {
     "masked.prod", "masked_fill", "max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian", "prod",
 }  # fmt: skip
-"""Operators whose gradient autograd computes by another formula from traced tensors: one without a shape that depends on
-values. It differs by rounding, or by the sign of zeros."""
+"""Operators with another gradient from traced tensors, by a formula without a shape that depends on values.
+
+It differs by rounding, or by the sign of zeros.
+"""
 
 
 def _samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Workload]]:
     """Yield some of the calls with which torch tests its operators."""
     from torch.testing._internal import common_methods_invocations as torchs
 
-    monkeypatch.setattr(
-        torchs, "wrapper_set_seed", lambda operator, *args, **kwargs: operator(*args, **kwargs)
-    )
+    monkeypatch.setattr(torchs, "wrapper_set_seed", lambda operator, *args, **kwargs: operator(*args, **kwargs))
     for operator in torchs.op_db:
         name = ".".join(filter(None, (operator.name, operator.variant_test_name)))
         if name in NOT_COMPARED or not operator.supports_dtype(torch.float32, "cpu"):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import membench
 from membench.core.errors import MembenchError, ShapeMismatch
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
 
 STRATEGIES = ("eager", "layrub_hybrid", "memonger")
 
@@ -55,9 +55,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize(
-    "precision", [Precision.AMP_BF16, Precision.BF16, Precision.FP32, Precision.AMP_FP16]
-)
+@pytest.mark.parametrize("precision", [Precision.AMP_BF16, Precision.BF16, Precision.FP32, Precision.AMP_FP16])
 def test_a_step_is_bit_equal_to_plain_pytorch(
     precision: Precision, strategy: str, batch: tuple[Tensor, Tensor]
 ) -> None:
@@ -107,13 +105,7 @@ def test_a_simulated_step_leaves_the_module_alone(batch: tuple[Tensor, Tensor]) 
     module = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 5))
     peaks = [
         membench.compile(
-            module,
-            loss_of,
-            batch,
-            backend="simulated",
-            device="rtx3090",
-            precision=precision,
-            channels_last=True,
+            module, loss_of, batch, backend="simulated", device="rtx3090", precision=precision, channels_last=True
         ).predicted_peak_bytes
         for precision in ("fp32", "bf16")
     ]

@@ -12,14 +12,14 @@ from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, IntxWeightOnlyConfig, quantize_
 
 import membench
-from membench.core.stored import stored_weights
-from membench.core.workload import Workload
+from membench.core.step.stored import stored_weights
+from membench.core.step.workload import Workload
 from membench.models.fine_tuning import quantized, with_adapters
 from membench.models.hugging_face import network
 from membench.steps.plan import plan
 from membench.strategies.base import strategies
-from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, as_run
+from tests.helpers.networks.contract import COST, as_run
+from tests.helpers.steps.checks import check_results_and_peak
 
 CLASSES = 3
 
@@ -46,9 +46,7 @@ def of_torchao(config: Any, dtype: torch.dtype = torch.float32) -> nn.Module:
 def in_float8(recipe: str) -> nn.Module:
     module = between_trained(dtype=torch.bfloat16).requires_grad_(True)
     config = Float8LinearConfig.from_recipe_name(recipe)
-    return convert_to_float8_training(
-        module, config=config, module_filter_fn=lambda _, name: name in ("1", "3")
-    )
+    return convert_to_float8_training(module, config=config, module_filter_fn=lambda _, name: name in ("1", "3"))
 
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
@@ -115,12 +113,7 @@ def test_a_step_that_trains_adapters_is_exact(name: str) -> None:
     torch.manual_seed(0)
     quantization, adapters = ADAPTED[name]
     module = network(
-        "llama",
-        vocab_size=32,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=2,
+        "llama", vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=2
     )
     if quantization is not None:
         module = quantized(module, quantization)
@@ -146,7 +139,5 @@ def test_an_optimizer_by_name_leaves_quantized_weights_alone(quantization: str) 
     before = {name: weight.clone() for name, weight in stored_weights(module).items()}
     step = membench.compile(module, work.loss, (work.inputs, work.targets), optimizer="adamw")
     step(work.inputs, work.targets)
-    changed = {
-        name for name, weight in stored_weights(module).items() if not torch.equal(weight, before[name])
-    }
+    changed = {name for name, weight in stored_weights(module).items() if not torch.equal(weight, before[name])}
     assert changed == {"0.weight", "0.bias", "5.weight", "5.bias"}

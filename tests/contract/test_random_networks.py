@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from membench.backends.cpu import Chaos
 from membench.capture.capture import Captures
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Schedule
+from membench.core.graph.schedule import Schedule
 from membench.planning.memory.liveness import live_bytes
 from membench.steps.plan import plan
-from tests.helpers.checks import check_exact, check_peak, step_of
-from tests.helpers.micro_batches import accumulate, step_in_micro_batches
-from tests.helpers.networks import COST, Reference, run_step
-from tests.helpers.random_networks import (
+from tests.helpers.networks.contract import COST, Reference, run_step
+from tests.helpers.networks.random_networks import (
     ALL_PLANS,
     FURTHER_OPERATIONS,
     LOSSES,
@@ -28,8 +26,10 @@ from tests.helpers.random_networks import (
     random_workload,
     runs_in_plain_pytorch,
 )
-from tests.helpers.timings import highest_bytes
-from tests.helpers.variants import COMBINED, EACH_COMBINED
+from tests.helpers.planning.timings import highest_bytes
+from tests.helpers.steps.checks import check_exact, check_peak, step_of
+from tests.helpers.steps.micro_batches import accumulate, step_in_micro_batches
+from tests.helpers.steps.variants import COMBINED, EACH_COMBINED
 
 pytestmark = pytest.mark.accelerator
 
@@ -87,9 +87,7 @@ def differences(seed: int, counts: Counter[str]) -> list[str]:
         for what, schedule in _schedules(case, variant, rng):
             name = f"seed {seed}, {variant}, {what}: {layers} {loss}"
             found += [f"{name}: {each}" for each in _differences_of(case, schedule, rng, counts)]
-    return found + [
-        f"seed {seed}, {each}: {layers} {loss}" for each in _in_micro_batches(layers, seed, loss, counts)
-    ]
+    return found + [f"seed {seed}, {each}: {layers} {loss}" for each in _in_micro_batches(layers, seed, loss, counts)]
 
 
 def _schedules(case: Reference, variant: str, rng: random.Random) -> Iterator[tuple[str, Schedule]]:
@@ -101,9 +99,7 @@ def _schedules(case: Reference, variant: str, rng: random.Random) -> Iterator[tu
         yield f"budget {budget_bytes}", plan(case.captured.graph, COMBINED[variant], COST, budget_bytes)
 
 
-def _differences_of(
-    case: Reference, schedule: Schedule, rng: random.Random, counts: Counter[str]
-) -> Iterator[str]:
+def _differences_of(case: Reference, schedule: Schedule, rng: random.Random, counts: Counter[str]) -> Iterator[str]:
     for delay_s in DELAYS_S:
         with step_of(case, schedule, Chaos(rng.randrange(1000), delay_s)) as step:
             counts["runs"] += 1

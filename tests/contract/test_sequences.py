@@ -1,4 +1,4 @@
-"""Sequences of several lengths, losses in chunks, and scans: captured, or refused in a sentence that says what to do."""
+"""Sequences of several lengths, losses in chunks, and scans: captured, or refused with what to do."""
 
 from typing import Any
 
@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, PretrainedConfig
+from transformers import AutoModelForCausalLM, MambaConfig, PretrainedConfig
 
 import membench
 from membench.core.errors import UnsupportedModel
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.steps.plan import plan
 from membench.strategies.pytorch import PyTorch
-from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, Layer, as_run
+from tests.helpers.networks.contract import COST, Layer, as_run
+from tests.helpers.networks.llama import small_llama_config
+from tests.helpers.steps.checks import check_results_and_peak
 
 VOCABULARY, WIDTH, LENGTHS = 32, 32, (8, 16)
 LIMITS = torch.tensor([0, 8, 24], dtype=torch.int32)
@@ -33,9 +34,7 @@ def _predicted(module: nn.Module, loss: Any, inputs: Any, targets: Any) -> membe
 def _chunked(chunks: list[Tensor], targets: Tensor) -> Tensor:
     """Sum of the chunks' cross entropies, as torchtune computes it (``CEWithChunkedOutputLoss``)."""
     losses = [
-        nn.functional.cross_entropy(
-            chunk.flatten(0, 1).float(), part.flatten(), ignore_index=-100, reduction="sum"
-        )
+        nn.functional.cross_entropy(chunk.flatten(0, 1).float(), part.flatten(), ignore_index=-100, reduction="sum")
         for chunk, part in zip(chunks, targets.chunk(len(chunks), dim=1), strict=True)
     ]
     return torch.stack(losses).sum() / (targets != -100).sum()
@@ -44,9 +43,7 @@ def _chunked(chunks: list[Tensor], targets: Tensor) -> Tensor:
 def test_a_cross_entropy_in_chunks_is_exact() -> None:
     torch.manual_seed(0)
     network = Layer(
-        lambda module, tokens: [
-            module.head(part) for part in module.embedding(tokens).chunk(len(LENGTHS), dim=1)
-        ],
+        lambda module, tokens: [module.head(part) for part in module.embedding(tokens).chunk(len(LENGTHS), dim=1)],
         embedding=nn.Embedding(VOCABULARY, 8),
         head=nn.Linear(8, VOCABULARY),
     )
@@ -91,15 +88,7 @@ def test_packed_positions_of_transformers_are_exact() -> None:
 
 
 def _llama() -> PretrainedConfig:
-    return LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        use_cache=False,
-    )
+    return small_llama_config(vocab_size=VOCABULARY, hidden_size=WIDTH)
 
 
 def _loss(output: Any, targets: Tensor) -> Tensor:
@@ -119,8 +108,7 @@ def test_a_nested_tensor_is_refused_in_a_sentence() -> None:
 def test_a_kernel_that_is_not_an_operator_is_refused_in_a_sentence() -> None:
     """Its C++ takes the address of a tensor without data, as torch's does for a tensor among numbers."""
     network = Layer(
-        lambda module, inputs: module.layer(inputs) * torch.tensor([0.5, inputs.mean()])[0],
-        layer=nn.Linear(8, 8),
+        lambda module, inputs: module.layer(inputs) * torch.tensor([0.5, inputs.mean()])[0], layer=nn.Linear(8, 8)
     )
     inputs = torch.randn(2, 8)
     with pytest.raises(UnsupportedModel, match=r"register the kernel: torch\.library\.custom_op"):
@@ -130,9 +118,7 @@ def test_a_kernel_that_is_not_an_operator_is_refused_in_a_sentence() -> None:
 @pytest.mark.slow
 def test_mamba_without_its_kernels_is_a_loop_over_tokens() -> None:
     torch.manual_seed(0)
-    config = MambaConfig(
-        vocab_size=VOCABULARY, hidden_size=8, num_hidden_layers=1, state_size=4, use_cache=False
-    )
+    config = MambaConfig(vocab_size=VOCABULARY, hidden_size=8, num_hidden_layers=1, state_size=4, use_cache=False)
     module, tokens = AutoModelForCausalLM.from_config(config), torch.randint(VOCABULARY, (1, 6))
     _check_on_cpu(Workload("mamba", module, _loss, (tokens,), (tokens,)))
     times = [_predicted(module, _loss, each, each).step_time_s for each in (tokens, tokens.repeat(1, 4))]

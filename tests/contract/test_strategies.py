@@ -6,17 +6,17 @@ from contextlib import suppress
 import pytest
 
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Offload, Prefetch
+from membench.core.graph.schedule import Offload, Prefetch
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import copied_bytes, live_bytes
 from membench.steps.plan import plan
-from tests.helpers.checks import check_exact, check_results_and_peak, step_of
 from tests.helpers.devices import allocator_peak_bytes
-from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, ONLY_EXHAUSTIVE, reference
-from tests.helpers.variants import EACH_VARIANT, OPTIONS, VARIANTS, marks_of, planned
+from tests.helpers.networks.contract import COST, EACH_NETWORK, NETWORKS, ONLY_EXHAUSTIVE, reference
+from tests.helpers.steps.checks import check_exact, check_results_and_peak, step_of
+from tests.helpers.steps.variants import EACH_VARIANT, OPTIONS, VARIANTS, marks_of, planned
 
 OF_EVERY_KIND = {"alexnet", "densenet", "lstm", "resnet18", "vit"}
-"""On these networks options of a strategy are tested by `make test` or `make test-slow`; on the others by `make test-exhaustive` alone."""
+"""Networks on which `make test` or `make test-slow` tests options; `make test-exhaustive` tests the others."""
 DEEP = {"densenet", "resnet18"}
 """Networks that take half of the time; `make test-slow` runs variants on them whose kind another one has."""
 MAY_MOVE_WEIGHTS = {"auto", "joint", "ratel", "zero_infinity", "zero_offload"}
@@ -24,11 +24,7 @@ MAY_MOVE_WEIGHTS = {"auto", "joint", "ratel", "zero_infinity", "zero_offload"}
 SEARCHES = {"auto", "joint"}
 """Variants that make many plans within a budget, which takes them seconds on deeper networks."""
 EACH_VARIANT_AND_NETWORK = [
-    pytest.param(
-        variant,
-        name,
-        marks=pytest.mark.exhaustive if is_exhaustive else marks_of(variant) if is_slow else (),
-    )
+    pytest.param(variant, name, marks=pytest.mark.exhaustive if is_exhaustive else marks_of(variant) if is_slow else ())
     for name in NETWORKS
     for variant in VARIANTS
     for is_slow in [variant in OPTIONS or name in DEEP]
@@ -57,7 +53,8 @@ def test_nothing_is_copied_twice_and_all_of_it_comes_back(variant: str) -> None:
     back = [i.block for i in schedule.instructions if isinstance(i, Prefetch)]
     assert len(out) == len(set(out))
     at_home = {block.index for block in schedule.graph.blocks if block.host_location}
-    # some of it twice: for the forward pass and for the backward pass; weights in host memory do not change without an update
+    # some of it twice: for the forward pass and for the backward pass; weights in host memory do not change without an
+    # update
     assert set(out) == set(back) - at_home
     assert copied_bytes(schedule, Offload) == sum(schedule.graph.blocks[b].size_bytes for b in set(out))
 
@@ -77,7 +74,8 @@ def test_a_budget_is_kept_or_refused(variant: str) -> None:
         with suppress(InfeasibleSchedule):
             less = plan(case.captured.graph, VARIANTS[variant], COST, lower_bound_bytes - 1)
             assert less.graph.external_bytes < schedule.graph.external_bytes
-        # the refusal's bound is the tighter one; where times are close, the schedule is another method's, with weights at home
+        # the refusal's bound is the tighter one; where times are close, the schedule is another method's, with weights
+        # at home
         least_bytes, refused_bytes, most_bytes = 1, 1, peak_bytes
     else:
         least_bytes, refused_bytes = case.captured.graph.external_bytes, lower_bound_bytes - 1

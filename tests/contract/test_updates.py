@@ -1,4 +1,4 @@
-"""Every strategy with the update in the step: the weights of plain PyTorch's loop, bit for bit, in the stated memory."""
+"""Every strategy with the update in the step: the weights of plain PyTorch's loop, in the stated memory."""
 
 from copy import deepcopy
 from functools import cache
@@ -11,19 +11,19 @@ from torch import nn
 
 from membench.backends.cpu import Chaos
 from membench.capture.capture import CapturedStep, Captures, capture
-from membench.core.optimizer import Gradients, WeightUpdate
-from membench.core.task_graph import Phase
-from membench.core.workload import Workload
+from membench.core.graph.task_graph import Phase
+from membench.core.step.optimizer import Gradients, WeightUpdate
+from membench.core.step.workload import Workload
 from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
+from membench.steps.request import StepRequest
 from membench.strategies.base import strategies
 from tests.helpers.devices import allocator_peak_bytes
-from tests.helpers.networks import COST, NETWORKS, workload
-from tests.helpers.random_networks import PLANS, Layers, random_workload, runs_in_plain_pytorch
-from tests.helpers.timings import has_parallel_tasks
-from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
-from tests.helpers.variants import COMBINED, EACH_COMBINED, EACH_COMBINED_STRATEGY
+from tests.helpers.networks.contract import COST, NETWORKS, workload
+from tests.helpers.networks.random_networks import PLANS, Layers, random_workload, runs_in_plain_pytorch
+from tests.helpers.planning.timings import has_parallel_tasks
+from tests.helpers.steps.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
+from tests.helpers.steps.variants import COMBINED, EACH_COMBINED, EACH_COMBINED_STRATEGY
 
 pytestmark = pytest.mark.accelerator
 
@@ -32,9 +32,7 @@ def weights_of(module: nn.Module) -> torch.Tensor:
     return torch.cat([weight.detach().cpu().flatten() for weight in module.parameters()])
 
 
-def check_update(
-    original: Workload, captured: CapturedStep, variant: str, name: str, chaos: Chaos | None
-) -> None:
+def check_update(original: Workload, captured: CapturedStep, variant: str, name: str, chaos: Chaos | None) -> None:
     work = deepcopy(original)
     optimizer = MAKERS[name](work.module.parameters())
     step = updating_step(work, optimizer, COMBINED[variant], captured=captured, chaos=chaos)
@@ -48,9 +46,7 @@ def check_update(
     else:
         assert not first_difference(work.module, expected)
     assert all(weight.grad is None for weight in work.module.parameters())
-    held_bytes = schedule.graph.external_bytes + allocator_peak_bytes(
-        lambda: run_steps(work, step), step.backends
-    )
+    held_bytes = schedule.graph.external_bytes + allocator_peak_bytes(lambda: run_steps(work, step), step.backends)
     if has_parallel_tasks(schedule):
         assert held_bytes <= schedule.peak_bytes
     else:
@@ -94,11 +90,9 @@ def test_micro_batches_update_once_with_the_sum_of_their_gradients(strategy: str
     step = build_step(
         Captures(work),
         COST,
-        StepOptions(
-            strategies()[strategy](), micro_batch=2, optimizer=WeightUpdate(make(work.module.parameters()))
-        ),
+        StepRequest(strategies()[strategy](), micro_batch=2, optimizer=WeightUpdate(make(work.module.parameters()))),
     )
-    gradients = build_step(Captures(without), COST, StepOptions(strategies()[strategy](), micro_batch=2))
+    gradients = build_step(Captures(without), COST, StepRequest(strategies()[strategy](), micro_batch=2))
     optimizer = make(without.module.parameters())
     for seed in range(2):
         torch.manual_seed(seed)
@@ -118,9 +112,7 @@ def test_micro_batches_update_once_with_the_sum_of_their_gradients(strategy: str
     ("strategy", "micro_batch", "gradients"),
     [("eager", None, "freed"), ("vdnn_all", None, "freed"), ("eager", 2, "freed"), ("eager", 2, "kept")],
 )
-def test_parts_have_the_options_that_groups_have_now(
-    strategy: str, micro_batch: int | None, gradients: str
-) -> None:
+def test_parts_have_the_options_that_groups_have_now(strategy: str, micro_batch: int | None, gradients: str) -> None:
     work = workload(NETWORKS["lstm_cnn"], "lstm_cnn", batch_size=4)
     twin = deepcopy(work)
 
@@ -135,7 +127,7 @@ def test_parts_have_the_options_that_groups_have_now(
     step = build_step(
         Captures(updated_workload(work, by)),
         COST,
-        StepOptions(strategies()[strategy](), micro_batch=micro_batch, optimizer=by),
+        StepRequest(strategies()[strategy](), micro_batch=micro_batch, optimizer=by),
     )
     graph = step.plan[-1].schedule.graph
     assert sum(task.phase is Phase.UPDATE for task in graph.tasks) > 1
@@ -149,9 +141,7 @@ def test_parts_have_the_options_that_groups_have_now(
         torch.manual_seed(seed)
         theirs.zero_grad(set_to_none=gradients == "freed")
         for start in range(0, work.batch_size, size):
-            inputs, targets = (
-                twin.samples(each, start, start + size) for each in (twin.inputs, twin.targets)
-            )
+            inputs, targets = (twin.samples(each, start, start + size) for each in (twin.inputs, twin.targets))
             (twin.loss(twin.module(*inputs), *targets) / count).backward()
         theirs.step()
         their_rates.step()

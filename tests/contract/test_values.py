@@ -1,4 +1,4 @@
-"""Sizes that depend on values: a step that is captured with a real batch has that batch's sizes, and gives its results."""
+"""Sizes that depend on values: a step captured with a real batch has its sizes, and gives its results."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,17 +15,17 @@ from torchvision.ops import MultiScaleRoIAlign
 import membench
 from membench.backends.cpu import CpuBackend
 from membench.capture.capture import capture
-from membench.core.arguments import call_with
 from membench.core.errors import UnsupportedModel
-from membench.core.torch_internals import tree_leaves
-from membench.core.workload import Workload
+from membench.core.libraries.torch_internals import tree_leaves
+from membench.core.step.arguments import call_with
+from membench.core.step.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
 from membench.steps.plan import plan
 from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.pytorch import PyTorch
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.costs import UnitCost
 
 COST = UnitCost()
 
@@ -102,9 +102,7 @@ def case(name: str, *, trains: bool) -> Workload:
             Convolutions({"gcn": GCNConv, "gat": GATConv, "sage": SAGEConv}[name]),
             (torch.randn(6, 4), EDGES),
         )
-    return Workload(
-        name, module.train(trains), (lambda output: output.square().mean()) if trains else None, inputs
-    )
+    return Workload(name, module.train(trains), (lambda output: output.square().mean()) if trains else None, inputs)
 
 
 CASES = ("masked", "gcn", "gat", pytest.param("fasterrcnn", marks=pytest.mark.slow), "retinanet")
@@ -149,9 +147,7 @@ def test_the_peak_is_that_of_plain_pytorch(name: str) -> None:
     captured = capture(work, uses_values=True)
     with torch.no_grad():
         peak_bytes = cpu_peak_bytes(work.output)
-    assert (
-        captured.graph.external_bytes + peak_bytes == plan(captured.graph, PyTorch(), COST, None).peak_bytes
-    )
+    assert captured.graph.external_bytes + peak_bytes == plan(captured.graph, PyTorch(), COST, None).peak_bytes
 
 
 @pytest.mark.parametrize("name", [*CASES, "sage"])

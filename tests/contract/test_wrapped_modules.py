@@ -9,16 +9,16 @@ from torch import Tensor
 import membench
 from membench.backends.cpu import Chaos
 from membench.backends.tensor_backend import TensorBackend
-from membench.core.arguments import call_with
 from membench.core.errors import UnsupportedStrategy
-from membench.core.schedule import Schedule
-from membench.core.torch_internals import tree_leaves
+from membench.core.graph.schedule import Schedule
+from membench.core.libraries.torch_internals import tree_leaves
+from membench.core.step.arguments import call_with
 from membench.steps.wrapped import wrapped_step
-from tests.helpers.checks import bytes_in_host_memory
 from tests.helpers.devices import DEVICE, allocator_peak_bytes, backend_of
-from tests.helpers.networks import Reference, reference, run_step
-from tests.helpers.timings import has_parallel_tasks
-from tests.helpers.variants import COMBINED, marks_of
+from tests.helpers.networks.contract import Reference, reference, run_step
+from tests.helpers.planning.timings import has_parallel_tasks
+from tests.helpers.steps.checks import bytes_in_host_memory
+from tests.helpers.steps.variants import COMBINED, marks_of
 
 pytestmark = pytest.mark.accelerator
 
@@ -30,12 +30,13 @@ ALWAYS = {
     "superneurons": {"alexnet", "lstm", "vit"},
     "layrub_hybrid": {"alexnet", "lstm", "vit"},
 }
-"""The networks of a variant that `make test` or `make test-slow` tests; of the others ``vit`` alone. `make test-exhaustive` runs the rest."""
+"""The networks of a variant that `make test` or `make test-slow` tests; of the others ``vit`` alone.
+
+`make test-exhaustive` runs the rest.
+"""
 EACH_VARIANT_AND_NETWORK = [
     pytest.param(
-        variant,
-        name,
-        marks=marks_of(variant) if name in ALWAYS.get(variant, {"vit"}) else pytest.mark.exhaustive,
+        variant, name, marks=marks_of(variant) if name in ALWAYS.get(variant, {"vit"}) else pytest.mark.exhaustive
     )
     for name in OF_EVERY_KIND
     for variant in COMBINED
@@ -49,9 +50,7 @@ def run_forward_and_backward(module: torch.nn.Module, case: Reference) -> None:
 
 
 def check_wrapped(case: Reference, variant: str) -> None:
-    module = membench.wrap(
-        case.work.module, strategy=COMBINED[variant], example=case.work.inputs, backend=DEVICE.type
-    )
+    module = membench.wrap(case.work.module, strategy=COMBINED[variant], example=case.work.inputs, backend=DEVICE.type)
     [step] = module.wrapped_calls.steps
     work, schedule = case.work, step.schedule
 

@@ -1,4 +1,4 @@
-"""What wraps a module, or changes it: answered with the bits and the memory of plain PyTorch, or refused in a sentence."""
+"""What wraps or changes a module: plain PyTorch's bits and memory, or refused in a sentence."""
 
 import copy
 import logging
@@ -15,18 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 import membench
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.execution.measurement import peak_bytes
-from tests.helpers.refused_wrappers import REFUSED
-from tests.helpers.wrappers import (
-    ANSWERED,
-    INPUTS,
-    ON_HOST,
-    TARGETS,
-    Case,
-    Net,
-    cast,
-    observed,
-    within,
-)
+from tests.helpers.networks.refused_wrappers import REFUSED
+from tests.helpers.networks.wrappers import ANSWERED, INPUTS, ON_HOST, TARGETS, Case, Net, cast, observed, within
 
 CPU = torch.device("cpu")
 pytestmark = [
@@ -72,9 +62,7 @@ def test_a_step_has_the_bits_and_the_memory_of_plain_pytorch(name: str) -> None:
         for case in (ours, theirs):
             case.module.zero_grad(set_to_none=True)
         torch.manual_seed(2)
-        check_same(
-            results(ours.module, step(ours.inputs, TARGETS)), results(theirs.module, plain_step(theirs))
-        )
+        check_same(results(ours.module, step(ours.inputs, TARGETS)), results(theirs.module, plain_step(theirs)))
     theirs.module.zero_grad(set_to_none=True)
     if theirs.is_measured:
         held_bytes = peak_bytes(lambda: plain_step(theirs), CPU)
@@ -113,9 +101,7 @@ def test_what_would_be_answered_for_another_program_is_refused(name: str) -> Non
 
 @pytest.mark.parametrize("name", ON_HOST)
 def test_copies_to_the_host_are_refused_where_they_would_be_made(name: str) -> None:
-    with pytest.raises(
-        UnsupportedModel, match="it copies a tensor to the host .* choose a strategy that offloads"
-    ):
+    with pytest.raises(UnsupportedModel, match="it copies a tensor to the host .* choose a strategy that offloads"):
         predicted(ON_HOST[name]())
     ours, theirs = ON_HOST[name](), ON_HOST[name]()
     step = membench.compile(ours.module, ours.loss, (ours.inputs, TARGETS))
@@ -135,10 +121,7 @@ def test_distributed_modules_are_refused_wherever_they_are() -> None:
     mesh = init_device_mesh("cpu", (1,))
     for wrap, message in (
         (DistributedDataParallel, "distributes its batch over devices itself; pass the module inside"),
-        (
-            lambda m: FullyShardedDataParallel(m, device_id=CPU),
-            "each process has only a part of its weights; pass",
-        ),
+        (lambda m: FullyShardedDataParallel(m, device_id=CPU), "each process has only a part of its weights; pass"),
         (
             lambda m: fully_shard(m, mesh=mesh),
             "each process has only a part of its weights; pass|fully_shard has wrapped it",
@@ -175,9 +158,7 @@ def test_a_scaler_of_losses_keeps_no_tensor_of_a_capture() -> None:
         return scaler.scale(functional.cross_entropy(output, targets))
 
     case = Case(Net(), loss)
-    with pytest.raises(
-        UnsupportedModel, match="scaler._.* it makes when it is first called, .* call the loss once"
-    ):
+    with pytest.raises(UnsupportedModel, match="scaler._.* it makes when it is first called, .* call the loss once"):
         predicted(case)
     expected = loss(case.module(INPUTS), TARGETS)
     step = membench.compile(case.module, loss, (INPUTS, TARGETS))
@@ -201,9 +182,7 @@ def test_hooks_on_gradients_are_refused_or_run_by_autograd() -> None:
 
 def allocated_bytes(build: object, precision: str | None = None) -> int:
     case = build() if callable(build) else build
-    found = membench.predict(
-        case.module, case.loss, (case.inputs, TARGETS), device="a100_40gb", precision=precision
-    )
+    found = membench.predict(case.module, case.loss, (case.inputs, TARGETS), device="a100_40gb", precision=precision)
     return found.allocated_bytes
 
 
@@ -224,9 +203,7 @@ def test_autocast_that_was_made_without_a_gpu_is_told(caplog: pytest.LogCaptureF
     assert "is switched off: the model; if it casts on a GPU, make it within forward" in record.getMessage()
 
 
-@pytest.mark.parametrize(
-    "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
 def test_a_wrapped_module_is_a_graph_break_of_torch_compile(backend: str) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)

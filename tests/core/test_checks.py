@@ -7,21 +7,11 @@ from typing import Any
 import pytest
 
 from membench.core import configuration
-from membench.core.checks import (
-    COUNT,
-    FRACTION,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SWITCH,
-    WHOLE,
-    Requirement,
-    check,
-    choice,
-)
-from membench.core.cluster import SINGLE_DEVICE
-from membench.core.device import Power
-from membench.core.efficiency import Efficiency
+from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
 from membench.core.errors import MembenchError
+from membench.core.hardware.cluster import SINGLE_DEVICE
+from membench.core.hardware.device import Power
+from membench.core.hardware.efficiency import Efficiency
 from membench.planning.algorithms import Preference
 
 VALUES: tuple[Any, ...] = (-1, 0, 0.5, 1, 1.5, 2, math.inf, math.nan, True, "1", None)

@@ -39,10 +39,7 @@ def test_a_size_has_one_meaning(text: str | float, size_bytes: int) -> None:
         ("0.5 B", "'0.5 B' is not a whole number of bytes"),
         ("0", "'0' is not a positive size"),
         ("0.0001 KB", "'0.0001 KB' is not a positive size"),
-        (
-            "-1 MB",
-            "'-1 MB' is not a size; write it as '12 GB', '200 MB' .1 MB is 1024 x 1024 bytes. or a number",
-        ),
+        ("-1 MB", "'-1 MB' is not a size; write it as '12 GB', '200 MB' .1 MB is 1024 x 1024 bytes. or a number"),
         ("1 EB", "'1 EB' is not a size"),
         ("1e-3 GB", "is not a size"),
         ("nan", "is not a size"),
@@ -68,9 +65,7 @@ def test_a_duration_has_three_digits_without_an_exponent(time_s: float) -> None:
     printed = format_seconds(time_s)
     number, unit = printed.split()
     assert "e" not in number
-    assert float(number.replace(",", "")) * {"s": 1, "ms": 1e-3, "us": 1e-6}[unit] == pytest.approx(
-        time_s, rel=0.051
-    )
+    assert float(number.replace(",", "")) * {"s": 1, "ms": 1e-3, "us": 1e-6}[unit] == pytest.approx(time_s, rel=0.051)
 
 
 def test_just_below_a_second_is_a_second() -> None:

@@ -1,4 +1,4 @@
-"""cuDNN's algorithms: workspaces against values computed by hand, restrictions, and what must hold of any convolution."""
+"""cuDNN's algorithms: workspaces computed by hand, restrictions, and what must hold of any convolution."""
 
 from dataclasses import replace
 
@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from membench.core.convolution import Convolution
-from membench.core.device import DeviceProfile
-from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
-from membench.core.task_graph import GradientOf, Kind, Phase, Task
+from membench.core.graph.convolution import Convolution
+from membench.core.graph.task_graph import GradientOf, Kind, Phase, Task
+from membench.core.hardware.device import DeviceProfile
+from membench.core.hardware.efficiency import Efficiency
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 from membench.cost.kernels import computes_both_gradients
 from membench.cost.roofline import RooflineCost
 from membench.planning.rewrites.rewrite import join_convolution_backward
-from tests.helpers.chains import graph_of
+from tests.helpers.planning.chains import graph_of
 
 PASSES = (None, GradientOf.WEIGHT, GradientOf.DATA)
 FRACTIONS = dict.fromkeys(ConvolutionAlgorithm, 0.25)
@@ -194,12 +194,8 @@ def test_more_images_need_more(c: Convolution, gradient_of: GradientOf, more: in
 @given(convolutions(), st.sampled_from(PASSES))
 def test_algorithms_are_those_that_apply_the_fastest_first(c: Convolution, gradient_of: GradientOf) -> None:
     algorithms = COST.algorithms(task(c, gradient_of))
-    assert {algorithm.name: algorithm.workspace_bytes for algorithm in algorithms} == workspaces(
-        c, gradient_of
-    )
-    assert [algorithm.time_s for algorithm in algorithms] == sorted(
-        algorithm.time_s for algorithm in algorithms
-    )
+    assert {algorithm.name: algorithm.workspace_bytes for algorithm in algorithms} == workspaces(c, gradient_of)
+    assert [algorithm.time_s for algorithm in algorithms] == sorted(algorithm.time_s for algorithm in algorithms)
     for algorithm in algorithms:
         assert COST.task_time_s(replace(task(c, gradient_of), algorithm=algorithm.name)) == algorithm.time_s
 
@@ -226,9 +222,7 @@ def test_seconds_are_operations_or_bytes_over_the_rate_reached() -> None:
     wide, narrow = convolution(64, 256, 256, 28, 3, padding=1), convolution(64, 1, 1, 28, 1)
     seconds = {algorithm.name: algorithm.time_s for algorithm in COST.algorithms(task(wide))}
     assert seconds["implicit_gemm"] == pytest.approx(2 * 64 * (256 * 256 * 9) * 28**2 / 0.25e12)
-    slow_memory = RooflineCost(
-        replace(DEVICE, memory_bytes_per_s=1e8), Efficiency(0.5, 0.5, convolution=FRACTIONS)
-    )
+    slow_memory = RooflineCost(replace(DEVICE, memory_bytes_per_s=1e8), Efficiency(0.5, 0.5, convolution=FRACTIONS))
     bound = {algorithm.name: algorithm.time_s for algorithm in slow_memory.algorithms(task(wide))}
     maps_bytes = 4 * 64 * 2 * 256 * 28**2
     assert bound["fft"] == pytest.approx((maps_bytes + 2 * workspaces(wide)["fft"]) / 0.5e8)
@@ -249,9 +243,7 @@ def test_an_algorithm_that_cannot_run_is_refused() -> None:
 
 
 def test_unknown_algorithms_are_named() -> None:
-    with pytest.raises(
-        MembenchError, match="no convolution algorithm 'direct'; choose one of implicit_gemm, "
-    ):
+    with pytest.raises(MembenchError, match="no convolution algorithm 'direct'; choose one of implicit_gemm, "):
         RooflineCost(DEVICE, Efficiency(0.5, 0.5, convolution={"implicit_gemm": 0.5, "direct": 0.5}))
 
 
@@ -262,9 +254,7 @@ def test_a_choice_needs_the_algorithm_that_always_applies() -> None:
 
 def test_a_call_of_both_gradients_has_the_frameworks_algorithm_alone() -> None:
     with torch.device("meta"):
-        graph = graph_of(
-            nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(1152, 3)), 3, 16
-        )
+        graph = graph_of(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(1152, 3)), 3, 16)
     choices = [len(COST.algorithms(each)) for each in graph.tasks if each.convolution]
     joined = join_convolution_backward(graph, COST)
     assert len(joined.tasks) < len(graph.tasks)

@@ -7,17 +7,16 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.validation.programs.nf4 import Nf4Linear
 from membench.capture.capture import capture
-from membench.core.precision import Precision
-from membench.core.task_graph import GradientOf, Kind, Phase, Task, TaskGraph
-from membench.core.workload import Workload
+from membench.capture.trace import ANY_GPU
+from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import GradientOf, Kind, Phase, Task, TaskGraph
+from membench.core.step.workload import Workload
 from membench.cost.kernels import Family, Kernel, kernels_of
 from membench.cost.products import Product
-from membench.models.nf4 import Nf4Linear
 from membench.planning.rewrites.rewrite import join_convolution_backward
-from tests.helpers.graphs import COST
-
-ON_CUDA = torch.device("cuda")
+from tests.helpers.planning.graphs import COST
 
 
 def graph_of(
@@ -26,7 +25,7 @@ def graph_of(
     module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     batch = (torch.randn(2, channels, 16, 16),), (torch.randint(8, (2,)),)
     workload = Workload("net", module, nn.CrossEntropyLoss(), *batch, precision=precision, **options)
-    return capture(workload, ON_CUDA).graph
+    return capture(workload, ANY_GPU).graph
 
 
 def kernels(graph: TaskGraph, wanted: Callable[[Task], bool]) -> list[Kernel]:
@@ -54,9 +53,7 @@ def test_convolutions_have_the_kernels_of_their_groups_and_layout(
     layers = nn.Conv2d(8, 8, 1), nn.Conv2d(8, outputs, 3, padding=1, groups=groups), nn.Conv2d(outputs, 8, 1)
     found = convolutions(graph_of(*layers, channels_last=channels_last))
     own = [kernel for kernel in found if kernel.operations == 2 * 2 * 256 * outputs * 8 // groups * 9]
-    assert [kernel.family for kernel in own] == [
-        family
-    ] * 3  # forward, and both gradients, all of as many operations
+    assert [kernel.family for kernel in own] == [family] * 3  # forward, and both gradients, all of as many operations
     assert [kernel.is_weight_gradient for kernel in own] == [False, True, False]
     assert {kernel.precision for kernel in own} == {Precision.FP16}
     assert all(kernel.channels_last == channels_last for kernel in own)
@@ -93,9 +90,7 @@ def test_an_operator_in_place_reads_and_writes() -> None:
 
 
 def test_batch_norm_passes_over_its_input_twice() -> None:
-    found = kernels(
-        graph_of(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)), lambda task: task.kind is Kind.BATCH_NORM
-    )
+    found = kernels(graph_of(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)), lambda task: task.kind is Kind.BATCH_NORM)
     maps_bytes = 2 * 8 * 256 * 2
     assert [kernel.family for kernel in found] == [Family.NORMALIZATION] * 2
     assert [round(kernel.moved_bytes / maps_bytes) for kernel in found] == [3, 5]
@@ -106,9 +101,7 @@ def test_a_change_of_layout_is_a_copy() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.transpose(1, 2).contiguous()
 
-    found = kernels(
-        graph_of(nn.Conv2d(8, 16, 1), Turned(), nn.Conv2d(16, 8, 1)), lambda task: "clone" in task.name
-    )
+    found = kernels(graph_of(nn.Conv2d(8, 16, 1), Turned(), nn.Conv2d(16, 8, 1)), lambda task: "clone" in task.name)
     assert found and {kernel.family for kernel in found} == {Family.COPY}
 
 
@@ -124,9 +117,7 @@ def test_a_task_without_a_call_has_the_kernel_of_its_kind(kind: Kind, family: Fa
 def test_gradients_of_grouped_weights_have_the_operations_of_the_forward_pass() -> None:
     """Torch's own count for them leaves out the groups."""
     graph = graph_of(nn.Conv2d(8, 8, 3, groups=4), nn.Conv2d(8, 8, 3, groups=4))
-    weight = kernels(
-        graph, lambda task: task.convolution is not None and task.gradient_of is GradientOf.WEIGHT
-    )
+    weight = kernels(graph, lambda task: task.convolution is not None and task.gradient_of is GradientOf.WEIGHT)
     forward = kernels(graph, lambda task: task.convolution is not None and task.phase is Phase.FORWARD)
     assert sorted(kernel.operations for kernel in weight) == sorted(kernel.operations for kernel in forward)
 
@@ -138,15 +129,9 @@ def test_a_backward_pass_in_one_call_has_the_kernels_of_its_two_halves(channels_
     graph = graph_of(*layers, precision=Precision.FP16, channels_last=channels_last)
     joined = join_convolution_backward(graph, COST)
     assert len(joined.tasks) == len(graph.tasks) - 1
-    halves, both = (
-        sorted(convolutions(each), key=lambda kernel: str(kernel.product)) for each in (graph, joined)
-    )
-    assert [kernel.moved_bytes for kernel in both] == pytest.approx(
-        [kernel.moved_bytes for kernel in halves], rel=0.1
-    )
-    assert [replace(kernel, moved_bytes=0) for kernel in both] == [
-        replace(kernel, moved_bytes=0) for kernel in halves
-    ]
+    halves, both = (sorted(convolutions(each), key=lambda kernel: str(kernel.product)) for each in (graph, joined))
+    assert [kernel.moved_bytes for kernel in both] == pytest.approx([kernel.moved_bytes for kernel in halves], rel=0.1)
+    assert [replace(kernel, moved_bytes=0) for kernel in both] == [replace(kernel, moved_bytes=0) for kernel in halves]
 
 
 @pytest.mark.parametrize(("double", "passes"), [(False, 1), (True, 2)])
@@ -154,14 +139,14 @@ def test_dequantized_weights_have_kernels_of_their_own(double: bool, passes: int
     pytest.importorskip("bitsandbytes")
     module = nn.Sequential(nn.Linear(128, 128), Nf4Linear(128, 256, double=double))
     batch = (torch.randn(2, 128),), (torch.randint(8, (2,)),)
-    graph = capture(Workload("net", module, nn.CrossEntropyLoss(), *batch), ON_CUDA).graph
+    graph = capture(Workload("net", module, nn.CrossEntropyLoss(), *batch), ANY_GPU).graph
     found = [kernel for kernel in kernels(graph, lambda _: True) if kernel.family is Family.DEQUANTIZATION]
     assert len(found) == 2 * passes  # in the forward and the backward pass
     assert max(kernel.moved_bytes for kernel in found) == 128 * 256 * (1 / 2 + 4 / 64 + 2)
 
 
 def test_a_bias_and_its_gradient_have_kernels_of_their_own_beside_a_convolution() -> None:
-    """Two kernels more: one reads and writes the output, and one sums its gradient; depthwise kernels add the bias themselves."""
+    """Two kernels more: the bias's sum and its gradient; depthwise kernels add the bias themselves."""
     with_bias, without = (
         convolutions(graph_of(nn.Conv2d(8, 8, 1, bias=False), nn.Conv2d(8, 16, 3, padding=1, bias=bias)))
         for bias in (True, False)
@@ -178,8 +163,7 @@ def test_a_bias_and_its_gradient_have_kernels_of_their_own_beside_a_convolution(
 
 
 @pytest.mark.parametrize(
-    ("precision", "operator"),
-    [(Precision.AMP_FP16, "cudnn_batch_norm"), (Precision.AMP_BF16, "native_batch_norm")],
+    ("precision", "operator"), [(Precision.AMP_FP16, "cudnn_batch_norm"), (Precision.AMP_BF16, "native_batch_norm")]
 )
 def test_batch_norm_has_a_thread_block_for_each_channel(precision: Precision, operator: str) -> None:
     def found(*, channels_last: bool) -> list[Kernel]:

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from membench.core.configuration import load
-from membench.core.precision import Precision
-from membench.core.task_graph import GradientOf, Kind, Phase, Task
+from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import GradientOf, Kind, Phase, Task
 from membench.core.units import MIB
 from membench.cost.library_memory import convolution_workspace_bytes, has_product, product_workspace_bytes
-from tests.helpers.chains import chain_of_convolutions
+from tests.helpers.planning.chains import chain_of_convolutions
 
 
 def convolution() -> Task:
@@ -18,7 +18,7 @@ def convolution() -> Task:
 
 
 def test_two_handles_of_cublas_hold_what_pytorch_shows_after_a_step() -> None:
-    """17,039,360 bytes: known from ``torch.cuda.memory_allocated`` after the first backward pass of any linear layer."""
+    """17,039,360 bytes by ``torch.cuda.memory_allocated`` after any linear layer's first backward pass."""
     assert 2 * product_workspace_bytes(load("device", "a100_40gb")) == 17_039_360
 
 
@@ -32,9 +32,7 @@ def test_a_handle_on_hopper_holds_32_mib(name: str) -> None:
     ("capability", "expected"),
     [(None, 8_519_680), (8.9, 8_519_680), (10.0, 33_554_432), (10.3, 33_554_432), (12.0, 8_519_680)],
 )
-def test_blackwell_s_data_center_cards_hold_as_much_as_hopper(
-    capability: float | None, expected: int
-) -> None:
+def test_blackwell_s_data_center_cards_hold_as_much_as_hopper(capability: float | None, expected: int) -> None:
     device = replace(load("device", "h100"), compute_capability=capability)
     assert product_workspace_bytes(device) == expected
 
@@ -58,9 +56,7 @@ def test_other_cards_have_none(name: str) -> None:
 def test_without_a_capability_the_formats_of_tensor_cores_tell_the_same(name: str) -> None:
     device = load("device", name)
     unknown = replace(device, compute_capability=None)
-    assert convolution_workspace_bytes(convolution(), unknown) == convolution_workspace_bytes(
-        convolution(), device
-    )
+    assert convolution_workspace_bytes(convolution(), unknown) == convolution_workspace_bytes(convolution(), device)
 
 
 def test_only_products_of_matrices_use_cublas() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from membench.core import configuration
 from membench.core.configuration import ROOT
-from membench.core.efficiency import KernelRates
+from membench.core.hardware.efficiency import KernelRates
 
 RATES: KernelRates = configuration.load("framework", "pytorch").efficiency.kernels
 MULTIPROCESSORS = configuration.load("device", "h200").multiprocessors
@@ -19,9 +19,7 @@ FEW, MANY = 96, 256
 """Channels, each with a thread block: fewer leave multiprocessors idle, and more keep all of them busy."""
 PASSES = {
     **dict.fromkeys(("native_batch_norm", "cudnn_batch_norm"), 3 / 2),
-    **dict.fromkeys(
-        ("native_batch_norm_backward", "cudnn_batch_norm_backward", "native_layer_norm_backward"), 5 / 3
-    ),
+    **dict.fromkeys(("native_batch_norm_backward", "cudnn_batch_norm_backward", "native_layer_norm_backward"), 5 / 3),
 }
 
 Row = dict[str, str]

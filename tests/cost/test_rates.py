@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from membench.core import configuration
-from membench.core.efficiency import KernelRates
 from membench.core.errors import MembenchError
-from membench.core.precision import Precision
-from membench.core.task_graph import Kind, Phase, Task
+from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import Kind, Phase, Task
+from membench.core.hardware.efficiency import KernelRates
 from membench.cost.kernels import Family, Kernel
 from membench.cost.products import Product
 from membench.cost.rates import kernel_time_s
@@ -36,9 +36,7 @@ def test_no_kernel_moves_its_bytes_faster_than_the_memory(
 
 def test_half_precision_pays_where_there_are_tensor_cores() -> None:
     for device, gain in ((RTX3090, 2.0), (V100, 5.0), (P100, 1.0)):
-        single_s, half_s = (
-            kernel_time_s(product(p), RATES, device) for p in (Precision.FP32, Precision.FP16)
-        )
+        single_s, half_s = (kernel_time_s(product(p), RATES, device) for p in (Precision.FP32, Precision.FP16))
         assert single_s / half_s >= gain
     bf16_s, single_s = (kernel_time_s(product(p), RATES, V100) for p in (Precision.BF16, Precision.FP32))
     assert bf16_s == pytest.approx(single_s, rel=0.03)  # the V100 multiplies bfloat16 as single precision
@@ -75,9 +73,7 @@ def test_a_cost_model_with_kernels_prices_launches_and_the_host() -> None:
     cost = RooflineCost(RTX3090, EFFICIENCY)
     task = Task(1, "task", Kind.RELU, Phase.FORWARD, 0, (), (), (), moved_bytes=10**9)
     several = replace(task, launches=3)
-    assert cost.task_time_s(task) == kernel_time_s(
-        Kernel(Family.ELEMENTWISE, Precision.FP32, 10**9), RATES, RTX3090
-    )
+    assert cost.task_time_s(task) == kernel_time_s(Kernel(Family.ELEMENTWISE, Precision.FP32, 10**9), RATES, RTX3090)
     assert cost.launch_time_s(task) == RATES.kernel_s
     assert cost.launch_time_s(several) == 3 * RATES.kernel_s
     assert cost.task_issue_time_s(task) == RATES.issue_s
@@ -98,10 +94,8 @@ def test_a_rate_that_is_not_positive_is_refused() -> None:
 @pytest.mark.parametrize(
     ("device", "limits"), [("h200", ["blocks", "multiprocessors", "memory"]), ("p100", ["memory"])]
 )
-def test_a_kernel_moves_what_its_blocks_multiprocessors_and_the_memory_do(
-    device: str, limits: list[str]
-) -> None:
-    """The lowest of three limits: few thread blocks, multiprocessors that wait for their own instructions, and the memory."""
+def test_a_kernel_moves_what_its_blocks_multiprocessors_and_the_memory_do(device: str, limits: list[str]) -> None:
+    """The lowest of three limits: few thread blocks, multiprocessors waiting for instructions, and memory."""
     profile = configuration.load("device", device)
     rates = replace(
         RATES, block_bytes_per_s={"norm": 1e9}, multiprocessor_bytes_per_s={"norm": 1e10}, normalization=0.5
@@ -123,14 +117,12 @@ def test_products_with_odd_rows_are_as_slow_as_their_loads() -> None:
     """Loads of one element, of two and of four; an RTX 3090's tensor cores are no faster than loads of one."""
     h200 = configuration.load("device", "h200")
     times_s = [
-        kernel_time_s(replace(product(Precision.BF16), aligned_bytes=size), RATES, h200)
-        for size in (2, 4, 8, 16)
+        kernel_time_s(replace(product(Precision.BF16), aligned_bytes=size), RATES, h200) for size in (2, 4, 8, 16)
     ]
     assert times_s[0] == pytest.approx(2 * times_s[1]) == pytest.approx(4 * times_s[2])
     assert times_s[2] > times_s[3]
     odd_s, even_s = (
-        kernel_time_s(replace(product(Precision.FP16), aligned_bytes=size), RATES, RTX3090)
-        for size in (2, 16)
+        kernel_time_s(replace(product(Precision.FP16), aligned_bytes=size), RATES, RTX3090) for size in (2, 16)
     )
     assert odd_s == even_s
     single = replace(product(Precision.FP32), aligned_bytes=4)

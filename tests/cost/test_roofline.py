@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from membench.codecs.rows import csr, vp_encoding
 from membench.core import configuration
-from membench.core.device import DeviceProfile
-from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
-from membench.core.precision import Precision
-from membench.core.task_graph import GradientOf, Kind, Phase, Task, TaskGraph
+from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import GradientOf, Kind, Phase, Task, TaskGraph
+from membench.core.hardware.device import DeviceProfile
+from membench.core.hardware.efficiency import Efficiency
 from membench.core.units import MIB, parse_bytes
 from membench.cost.roofline import ARITHMETIC_KINDS, RooflineCost
-from tests.helpers.chains import chain_of_convolutions
+from tests.helpers.planning.chains import chain_of_convolutions
 
 DEVICE = DeviceProfile(
     name="round",
@@ -110,9 +110,7 @@ def test_both_forms_move_at_the_rate_of_the_streams_together(streams: int, speed
 
 def test_without_a_rate_of_its_own_a_codec_moves_bytes_as_kernels_do() -> None:
     cost = RooflineCost(K40C, Efficiency(arithmetic=0.5, memory=0.7))
-    assert cost.codec_time_s(csr(), *CODEC_BYTES) == pytest.approx(
-        sum(CODEC_BYTES) / (0.7 * K40C.memory_bytes_per_s)
-    )
+    assert cost.codec_time_s(csr(), *CODEC_BYTES) == pytest.approx(sum(CODEC_BYTES) / (0.7 * K40C.memory_bytes_per_s))
 
 
 TEN_MULTIPROCESSORS = replace(DEVICE, multiprocessors=10)

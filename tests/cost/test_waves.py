@@ -6,19 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.core.convolution import Convolution
-from membench.core.task_graph import GradientOf, Kind, Phase, Task
+from membench.core.graph.convolution import Convolution
+from membench.core.graph.task_graph import GradientOf, Kind, Phase, Task
 from membench.cost.waves import TILE_OUTPUTS, task_waves, wave_efficiency
 
-CONVOLUTION = Convolution(
-    8, 64, 128, (56, 56), (28, 28), (3, 3), (2, 2), (1, 1), (1, 1), groups=1, itemsize=4
-)
+CONVOLUTION = Convolution(8, 64, 128, (56, 56), (28, 28), (3, 3), (2, 2), (1, 1), (1, 1), groups=1, itemsize=4)
 positive = st.floats(1e-6, 1e6)
 
 
-def task(
-    moved_bytes: int = 0, gradient_of: GradientOf | None = None, convolution: Convolution | None = None
-) -> Task:
+def task(moved_bytes: int = 0, gradient_of: GradientOf | None = None, convolution: Convolution | None = None) -> Task:
     return Task(
         0, "task", Kind.CONVOLUTION, Phase.FORWARD, 0, (), (), (),
         moved_bytes=moved_bytes, gradient_of=gradient_of, convolution=convolution,
@@ -40,9 +36,7 @@ def test_an_inner_product_of_one_sample_has_the_blocks_of_its_weights() -> None:
 
 
 @given(st.integers(1, 512), st.integers(1, 512), st.integers(1, 200))
-def test_waves_grow_with_images_and_fall_with_multiprocessors(
-    few: int, more: int, multiprocessors: int
-) -> None:
+def test_waves_grow_with_images_and_fall_with_multiprocessors(few: int, more: int, multiprocessors: int) -> None:
     small, large = (task(convolution=replace(CONVOLUTION, images=images)) for images in (few, few + more))
     assert task_waves(small, multiprocessors) < task_waves(large, multiprocessors)
     assert task_waves(small, multiprocessors) > task_waves(small, multiprocessors + 1)

@@ -7,7 +7,7 @@ import torch
 
 from membench.core.errors import MissingDataset
 from membench.data.caltech256 import caltech256
-from tests.helpers.image_files import write_image
+from tests.helpers.lab.image_files import write_image
 
 
 def test_caltech256_without_clutter_and_strays(tmp_path: Path) -> None:
@@ -22,7 +22,5 @@ def test_caltech256_without_clutter_and_strays(tmp_path: Path) -> None:
     assert found.training.labels.tolist() == [0] * 5 + [1] * 5
     assert found.test.labels.tolist() == [0, 1]
     assert found.test.batch(torch.tensor([0]))[0].shape == (1, *found.image_shape) == (1, 3, 16, 16)
-    with pytest.raises(
-        MissingDataset, match="Caltech-256 has no .*001_0001.jpg: download 256_ObjectCategories.tar"
-    ):
+    with pytest.raises(MissingDataset, match="Caltech-256 has no .*001_0001.jpg: download 256_ObjectCategories.tar"):
         caltech256(str(tmp_path / "elsewhere"), size_px=16)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from membench.core import configuration
 from membench.core.errors import MembenchError, MissingDataset
 from membench.data.cifar10 import cifar10
-from tests.helpers.cifar10 import write_cifar10
+from tests.helpers.lab.cifar10 import write_cifar10
 
 
 @pytest.fixture
@@ -41,9 +41,7 @@ def test_missing_files_are_named_with_what_to_do(tmp_path: Path, root: Path) -> 
     ):
         cifar10("elsewhere")
     (root / "cifar-10-batches-py" / "test_batch").unlink()
-    with pytest.raises(
-        MissingDataset, match=r"unpack it in .*, or name .* with data.root=DIRECTORY"
-    ) as refused:
+    with pytest.raises(MissingDataset, match=r"unpack it in .*, or name .* with data.root=DIRECTORY") as refused:
         cifar10(str(root))
     assert refused.value.missing.name == "test_batch"
 
@@ -77,9 +75,7 @@ def test_a_file_that_is_not_a_batch_is_refused_before_anything_in_it_runs(
 
 @settings(deadline=None)  # a damaged length may ask for much memory
 @given(changes=st.dictionaries(st.integers(0, 600), st.integers(0, 255), min_size=1, max_size=4))
-def test_a_damaged_batch_is_read_or_refused(
-    changes: dict[int, int], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_damaged_batch_is_read_or_refused(changes: dict[int, int], tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("damaged")
     write_cifar10(root)
     path = root / "cifar-10-batches-py" / "data_batch_1"
@@ -93,7 +89,4 @@ def test_a_damaged_batch_is_read_or_refused(
 
 
 def test_the_configuration_names_a_root() -> None:
-    assert configuration.read("data", "cifar10") == {
-        "_target_": "membench.data.cifar10.cifar10",
-        "root": "data",
-    }
+    assert configuration.read("data", "cifar10") == {"_target_": "membench.data.cifar10.cifar10", "root": "data"}

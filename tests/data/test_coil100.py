@@ -7,7 +7,7 @@ import torch
 
 from membench.core.errors import MissingDataset
 from membench.data.coil100 import coil100
-from tests.helpers.image_files import write_image
+from tests.helpers.lab.image_files import write_image
 
 
 def test_coil100_by_object_and_angle(tmp_path: Path) -> None:

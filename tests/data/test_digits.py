@@ -2,7 +2,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from membench.core import configuration
-from membench.core.dataset import Dataset
+from membench.data.dataset import Dataset
 
 
 def test_digits_are_those_of_scikit_learn() -> None:

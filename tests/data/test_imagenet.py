@@ -7,7 +7,7 @@ import torch
 
 from membench.core.errors import MembenchError, MissingDataset
 from membench.data.imagenet import imagenet
-from tests.helpers.image_files import write_image
+from tests.helpers.lab.image_files import write_image
 
 
 def test_imagenet_by_folder(tmp_path: Path) -> None:

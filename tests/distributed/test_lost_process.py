@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.endless import TIMEOUT_S
-from tests.helpers.launch import ENVIRONMENT, ROOT, torchrun
+from tests.helpers.distributed.endless import TIMEOUT_S
+from tests.helpers.distributed.launch import ENVIRONMENT, ROOT, torchrun
 
 PATIENCE_S = 200
 """For what takes seconds on an idle machine."""
@@ -56,7 +56,7 @@ def ended() -> Iterator[list[subprocess.Popen[str]]]:
 def test_killing_one_ends_torchrun_with_an_error_and_leaves_no_process(
     tmp_path: Path, ended: list[subprocess.Popen[str]]
 ) -> None:
-    launcher = torchrun("tests.helpers.endless", str(tmp_path), "exchange")
+    launcher = torchrun("tests.helpers.distributed.endless", str(tmp_path), "exchange")
     ended.append(launcher)
     until(lambda: len(training(tmp_path)) == 2, "training of two processes")
     processes = training(tmp_path)
@@ -72,7 +72,7 @@ def alone(rank: int, port: int, directory: Path, module: str) -> subprocess.Pope
     variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.helpers.endless", str(directory), module],
+        [sys.executable, "-m", "tests.helpers.distributed.endless", str(directory), module],
         cwd=ROOT,
         env=ENVIRONMENT | variables | meeting,
         stderr=subprocess.PIPE,

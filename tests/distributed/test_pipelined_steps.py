@@ -13,7 +13,7 @@ from torch import nn
 
 import membench
 from membench.core.errors import MembenchError
-from tests.helpers.launch import run_processes
+from tests.helpers.distributed.launch import run_processes
 
 NETWORKS = ("mlp", "cnn", "encoder", "decoder", "lstm", "llama")
 QUICK = (
@@ -27,15 +27,9 @@ QUICK = (
 
 SINGLE = (
     *(f"GPipe/{network}/layrub_hybrid" for network in NETWORKS),
-    *(
-        "/".join(parts)
-        for parts in product(("1F1B", "GPipe", "InterleavedZeroBubble"), NETWORKS, ("eager", "joint"))
-    ),
+    *("/".join(parts) for parts in product(("1F1B", "GPipe", "InterleavedZeroBubble"), NETWORKS, ("eager", "joint"))),
 )
-OF_TWO = (
-    *SINGLE,
-    *("/".join(parts) for parts in product(("Interleaved1F1B",), NETWORKS, ("eager", "joint"))),
-)
+OF_TWO = (*SINGLE, *("/".join(parts) for parts in product(("Interleaved1F1B",), NETWORKS, ("eager", "joint"))))
 
 
 @cache
@@ -43,7 +37,7 @@ def findings(processes: int, cases: tuple[str, ...]) -> dict[str, list[Any]]:
     """Return what each process has found, by case."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / "found.json"
-        run_processes("tests.helpers.pipelined_training", str(path), *cases, processes=processes)
+        run_processes("tests.helpers.distributed.pipelined_training", str(path), *cases, processes=processes)
         found: dict[str, list[Any]] = json.loads(path.read_text())
         return found
 

@@ -8,15 +8,15 @@ from torch import nn
 
 import membench
 from membench.capture.capture import Captures
-from membench.core.distributed import Processes, from_first, join, joined, launched
 from membench.core.errors import ExchangeFailed, InfeasibleSchedule, MembenchError
-from membench.core.schedule import AllReduce, RepeatedSchedule
-from membench.core.workload import Workload
+from membench.core.graph.schedule import AllReduce, RepeatedSchedule
+from membench.core.libraries.distributed import Processes, from_first, join, joined, launched
+from membench.core.step.workload import Workload
 from membench.planning.parallel.exchange import Exchange, exchange_in_last_run
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
-from tests.helpers.distributed_training import CRITERION, batch, network
-from tests.helpers.networks import COST
+from tests.helpers.distributed.distributed_training import CRITERION, batch, network
+from tests.helpers.networks.contract import COST
 
 
 @pytest.fixture
@@ -32,9 +32,7 @@ def test_shares_are_equal_and_make_up_the_batch(work: Workload) -> None:
     for name in ("inputs", "targets"):
         parts = [getattr(share, name)[0] for share in shares]
         assert torch.equal(torch.cat(parts), getattr(work, name)[0])
-    with pytest.raises(
-        MembenchError, match="a batch of 8 cannot be divided into 3 equal shares; use a multiple of 3"
-    ):
+    with pytest.raises(MembenchError, match="a batch of 8 cannot be divided into 3 equal shares; use a multiple of 3"):
         work.share(0, 3)
 
 

@@ -1,4 +1,4 @@
-"""Steps in shards and in replicas, in real processes: the bits of torch's own `fully_shard` and `DistributedDataParallel`, and the predicted peaks."""
+"""Shards and replicas in real processes: the bits of `fully_shard` and `DistributedDataParallel`, and peaks."""
 
 import json
 from functools import cache
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.launch import run_processes
+from tests.helpers.distributed.launch import run_processes
 
 NETWORKS = ("digits_cnn", "resnet", "vit", "gpt2", "llama", "lstm")
 STRATEGIES = ("eager", "layrub_hybrid", "joint")
@@ -32,10 +32,7 @@ QUICK = [
 def every_case(wrappers: tuple[str, ...]) -> list[str]:
     """Return all cases; those that update the weights are of some."""
     plain = ["/".join(parts) for parts in product(wrappers, NETWORKS, STRATEGIES)]
-    return [
-        *plain,
-        *(f"{wrapper}/{network}/joint/adamw" for wrapper in wrappers for network in NETWORKS[::2]),
-    ]
+    return [*plain, *(f"{wrapper}/{network}/joint/adamw" for wrapper in wrappers for network in NETWORKS[::2])]
 
 
 @cache
@@ -43,7 +40,7 @@ def findings(processes: int, cases: tuple[str, ...]) -> dict[str, list[Any]]:
     """Return what each process has found, by case."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / "found.json"
-        run_processes("tests.helpers.sharded_training", str(path), *cases, processes=processes)
+        run_processes("tests.helpers.distributed.sharded_training", str(path), *cases, processes=processes)
         found: dict[str, list[Any]] = json.loads(path.read_text())
         return found
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.launch import ENVIRONMENT
-from tests.helpers.slurm import Cluster, required_cluster
+from tests.helpers.distributed.launch import ENVIRONMENT
+from tests.helpers.sweep.slurm import Cluster, required_cluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
@@ -27,23 +27,8 @@ def test_shards_are_trained_by_tasks_of_a_job(cluster: Cluster, tmp_path: Path) 
         free.bind(("127.0.0.1", 0))
         meeting = f"--rdzv-endpoint=127.0.0.1:{free.getsockname()[1]}"
     tasks = ["srun", "--ntasks=2", "--kill-on-bad-exit"]
-    processes = [
-        "-m",
-        "torch.distributed.run",
-        "--nnodes=2",
-        "--nproc-per-node=1",
-        "--rdzv-backend=c10d",
-        meeting,
-    ]
-    step = [
-        "-m",
-        "membench",
-        "run",
-        "model=digits_cnn",
-        "backend=cpu",
-        "strategy=joint",
-        "parallel={fsdp: 2}",
-    ]
+    processes = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", meeting]
+    step = ["-m", "membench", "run", "model=digits_cnn", "backend=cpu", "strategy=joint", "parallel={fsdp: 2}"]
     ended = subprocess.run(
         [*tasks, sys.executable, *processes, *step],
         cwd=tmp_path,

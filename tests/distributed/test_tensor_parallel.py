@@ -1,4 +1,4 @@
-"""Steps of modules that torch's `parallelize_module` has divided over processes: the bits of plain PyTorch, and each peak as predicted."""
+"""Modules divided by torch's `parallelize_module`: plain PyTorch's bits, and each peak as predicted."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from membench.models.llama import TokenLoss
-from tests.helpers.launch import run_processes
-from tests.helpers.tensor_parallel import NETWORKS, batch, gradients
+from tests.helpers.distributed.launch import run_processes
+from tests.helpers.distributed.tensor_parallel import NETWORKS, batch, gradients
 
 ROUNDING = {"rtol": 1e-4, "atol": 1e-6}
 """Between sums in another order."""
@@ -27,7 +27,7 @@ def test_tensor_parallel_steps_are_exact_and_hold_what_is_predicted(
     tmp_path: Path, processes: int, networks: list[str], strategies: list[str]
 ) -> None:
     arguments = str(tmp_path / "rank"), ",".join(networks), ",".join(strategies)
-    run_processes("tests.helpers.tensor_parallel", *arguments, processes=processes)
+    run_processes("tests.helpers.distributed.tensor_parallel", *arguments, processes=processes)
     for name in networks:
         whole_loss, whole_gradients = undivided(name)
         for rank in range(processes):

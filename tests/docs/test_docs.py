@@ -19,22 +19,25 @@ from torch import nn
 import membench
 from membench.backends.cpu import Chaos
 from membench.capture.capture import capture
-from membench.cli import report, timeline
-from membench.cli.commands import COMMANDS
+from membench.cli import timeline
+from membench.cli.commands import COMMANDS, module_of
 from membench.core import configuration
-from membench.core.device import DeviceProfile
+from membench.core.graph.schedule import Offload
+from membench.core.graph.task_graph import Kind, Phase
+from membench.core.hardware.device import DeviceProfile
 from membench.core.record import Outcome
-from membench.core.schedule import Offload
-from membench.core.task_graph import Kind, Phase
-from membench.core.workload import Workload
-from membench.papers.cells import cell_configuration, hydra_composition
+from membench.core.step.workload import Workload
+from membench.lab.cli import report
+from membench.lab.validation.dataset import FITTED, load_dataset
+from membench.lab.validation.predicting import predict_rows
 from membench.planning.encoding import float32_activations
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
 from membench.sweep.cells.run import run_cell
-from tests.helpers.checks import check_exact, step_of
-from tests.helpers.networks import COST, reference
+from membench.sweep.composition import cell_configuration, hydra_composition
+from tests.helpers.networks.contract import COST, reference
 from tests.helpers.pages import PAGES, ROOT, Code, code_of, commands_of, mentioned_files
+from tests.helpers.steps.checks import check_exact, step_of
 
 EXAMPLE = {code.file: code for page in PAGES for code in code_of(page) if code.file}
 LINES = sorted({command for page in PAGES for command in commands_of(page)})
@@ -98,15 +101,9 @@ def test_the_example_chooses_the_inputs_of_layer_norms() -> None:
     module = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.LayerNorm(64))))
     inputs = torch.empty(32, 64)
     graph = capture(Workload("norms", module, nn.MSELoss(), (inputs,), (inputs,))).graph
-    names: dict[str, Any] = {
-        "graph": graph,
-        "float32_activations": float32_activations,
-        "least_bytes": 32 * 4,
-    }
+    names: dict[str, Any] = {"graph": graph, "float32_activations": float32_activations, "least_bytes": 32 * 4}
     exec(choice, names)
-    made = [
-        task.writes[0] for task in graph.tasks if task.phase is Phase.FORWARD and task.kind is Kind.LINEAR
-    ]
+    made = [task.writes[0] for task in graph.tasks if task.phase is Phase.FORWARD and task.kind is Kind.LINEAR]
     assert len(made) == 3
     assert names["chosen"] == set(made)
 
@@ -160,6 +157,27 @@ def _cell(**changed: Any) -> dict[str, Any]:
         return cell_configuration(compose("config", words)) | changed
 
 
+# ---- adding a data set of a program ----------------------------------------------------------------
+
+
+def test_the_example_data_set_is_its_own_files_and_its_row_is_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [code for name, code in EXAMPLE.items() if name.startswith("experiments/validation/")]
+    assert [Path(code.file).suffix for code in files] == [".csv", ".yaml", ".py"]
+    table, _, program = (_write(code, tmp_path) for code in files)
+    name = f"experiments.validation.programs.{program.stem}"
+    spec = spec_from_file_location(name, program)
+    assert spec is not None and spec.loader is not None
+    monkeypatch.setitem(sys.modules, name, module := module_from_spec(spec))
+    spec.loader.exec_module(module)
+    (tmp_path / "experiments" / "validation" / FITTED).write_text("{}")
+    dataset = load_dataset(table.parent, table.stem)
+    [prediction] = predict_rows(dataset.rows)
+    assert not prediction.reason
+    assert prediction.values["step_time_s"] > 0 and prediction.fits
+
+
 # ---- commands, files, numbers -----------------------------------------------------------------------
 
 
@@ -175,9 +193,9 @@ def test_commands_are_commands(command: str, tmp_path: Path, monkeypatch: pytest
     program, *words = shlex.split(command.removeprefix(".venv/bin/").removeprefix("python -m "))
     if program == "membench":
         settings = _parse(words)
-        if isinstance(settings, report.PageSettings):
+        if isinstance(settings, report.PageOptions):
             settings = replace(settings, to=tmp_path)
-        if isinstance(settings, report.Settings):
+        if isinstance(settings, report.Options):
             assert report.run(settings) == 0
     else:
         assert program == "pytest"
@@ -186,7 +204,7 @@ def test_commands_are_commands(command: str, tmp_path: Path, monkeypatch: pytest
 def _parse(words: list[str]) -> object:
     """Return the settings that the words of `membench` are."""
     command, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("run", words)
-    return import_module(f"membench.cli.{command}").parse(rest)
+    return import_module(module_of(command)).parse(rest)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -223,8 +241,6 @@ def _residuals(path: Path) -> str:
     """Return the table of residuals in a file's comments, empty where nothing was fitted."""
     comments = [line.removeprefix("# ") for line in path.read_text().splitlines() if line.startswith("# ")]
     table = [
-        line
-        for line in comments
-        if re.match(r"\S.* paper +fitted +error|\S.* by batch size  |  \S.* [+-]\S+%$", line)
+        line for line in comments if re.match(r"\S.* paper +fitted +error|\S.* by batch size  |  \S.* [+-]\S+%$", line)
     ]
     return "\n".join(table)

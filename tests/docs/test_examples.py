@@ -92,9 +92,7 @@ def test_a_library_trains_a_wrapped_module_to_the_same_bits_and_resumes_to_them(
 
 
 def test_each_row_of_the_table_of_loops_names_a_test() -> None:
-    rows = re.findall(
-        r"^\|.*\| (?:`(test_\w+)`|the same) \|$", PAGES["docs/wrap.md"].read_text(), re.MULTILINE
-    )
+    rows = re.findall(r"^\|.*\| (?:`(test_\w+)`|the same) \|$", PAGES["docs/wrap.md"].read_text(), re.MULTILINE)
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     assert len(rows) >= 17
     assert not [name for name in filter(None, rows) if f"def {name}(" not in tests]

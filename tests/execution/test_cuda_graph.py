@@ -11,17 +11,17 @@ from torch import nn
 from membench.backends.accelerator import AcceleratorBackend
 from membench.capture.capture import capture
 from membench.core.errors import UnsupportedStrategy
-from membench.core.task_graph import Role
-from membench.core.torch_devices import GraphPool
-from membench.core.workload import Workload
+from membench.core.graph.task_graph import Role
+from membench.core.libraries.torch_devices import GraphPool
+from membench.core.step.workload import Workload
 from membench.execution import cuda_graph
-from membench.execution.executor import Program
+from membench.execution.executor import BoundSchedule
 from membench.models.digits import digits_cnn
 from membench.steps.plan import plan
 from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.base import find_strategy
-from tests.helpers.fake_accelerator import fake_accelerator
-from tests.helpers.networks import COST
+from tests.helpers.emulator.fake_accelerator import fake_accelerator
+from tests.helpers.networks.contract import COST
 
 CPU = torch.device("cpu")
 POOL = GraphPool((0, 1))
@@ -52,9 +52,7 @@ def step(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompiledStep]:
     batch = torch.randn(4, 1, 8, 8), torch.randint(10, (4,))
     work = Workload("digits", digits_cnn().eval(), nn.functional.cross_entropy, batch[:1], batch[1:])
     captured = capture(work)
-    schedule = plan(
-        cuda_graph.with_staged_arguments(captured.graph), find_strategy("layrub_hybrid")(), COST, None
-    )
+    schedule = plan(cuda_graph.with_staged_arguments(captured.graph), find_strategy("layrub_hybrid")(), COST, None)
     with fake_accelerator(monkeypatch):
         monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
         monkeypatch.setattr(torch.cuda, "graph", capturing)
@@ -82,9 +80,7 @@ def test_a_loss_and_gradients_that_the_caller_keeps_are_not_overwritten(step: Co
     assert graph.loss is not None
     tensors.tensor(graph.loss).zero_()
     assert loss.item() != 0
-    kept = {
-        name: weight.grad.clone() for name, weight in module.named_parameters() if weight.grad is not None
-    }
+    kept = {name: weight.grad.clone() for name, weight in module.named_parameters() if weight.grad is not None}
     call(step)  # without clearing: gradients add up
     for name, weight in module.named_parameters():
         assert weight.grad is not None and torch.allclose(weight.grad, 2 * kept[name], rtol=1e-4)
@@ -129,4 +125,4 @@ def test_a_schedule_in_which_the_host_waits_is_refused(step: CompiledStep) -> No
     schedule = plan(capture(step.workload).graph, find_strategy("epmc")(), COST, None)
     backend = AcceleratorBackend(schedule, CPU)
     with pytest.raises(UnsupportedStrategy, match="'epmc' encodes.*leave cuda_graph out"):
-        cuda_graph.ReplayedProgram(Program(schedule, backend), backend, POOL)
+        cuda_graph.ReplayedSchedule(BoundSchedule(schedule, backend), backend, POOL)

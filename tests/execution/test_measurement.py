@@ -63,9 +63,7 @@ def test_a_program_that_compiles_and_measures_prints_nothing() -> None:
 
 @pytest.mark.slow
 def test_garbage_of_earlier_work_is_not_reported_by_the_allocator() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", MEASURES_AMID_GARBAGE], capture_output=True, text=True, check=True
-    )
+    ended = subprocess.run([sys.executable, "-c", MEASURES_AMID_GARBAGE], capture_output=True, text=True, check=True)
     assert (ended.stdout, ended.stderr) == ("", "")
 
 
@@ -78,9 +76,7 @@ def test_a_profile_of_the_user_s_keeps_its_events() -> None:
         peak_bytes = step.measure().peak_bytes
         torch.ones(3).sin()
     assert {"aten::exp", "aten::sin"} <= {event.name for event in profile.events()}
-    assert (
-        peak_bytes == step.predicted_peak_bytes == membench.compile(module, loss, batch).measure().peak_bytes
-    )
+    assert peak_bytes == step.predicted_peak_bytes == membench.compile(module, loss, batch).measure().peak_bytes
 
 
 def test_the_peak_of_the_cpu_counts_what_is_held_together() -> None:

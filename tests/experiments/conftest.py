@@ -1,8 +1,8 @@
 import pytest
 
-from membench.papers.experiment import Paper
-from membench.papers.loader import known_papers, load_paper
-from tests.helpers.papers import EXPERIMENTS
+from membench.lab.papers.reading.experiment import Paper
+from membench.lab.papers.reading.loader import known_papers, load_paper
+from tests.helpers.lab.papers import EXPERIMENTS
 
 
 @pytest.fixture(scope="session", params=known_papers(EXPERIMENTS))

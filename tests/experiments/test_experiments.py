@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from hydra import compose
 
-from membench.cli.trainings import compose_trainings
 from membench.core.configuration import ROOT, read
 from membench.core.record import LARGEST, configuration_hash
-from membench.papers.cells import cell_configuration, compose_cells, hydra_composition
-from membench.papers.experiment import Paper, PaperCell, Quantity, Row, framework_of
-from membench.papers.loader import load_paper, read_reference
-from membench.papers.results import evaluate_all, needed_cells, write_results
-from membench.papers.sensitivity import read_sensitivity
+from membench.lab.cli.trainings import compose_trainings
+from membench.lab.papers.judging.sensitivity import read_sensitivity
+from membench.lab.papers.pages.results import evaluate_all, needed_cells, write_results
+from membench.lab.papers.reading.cells import compose_cells
+from membench.lab.papers.reading.experiment import Paper, PaperCell, Quantity, Row, framework_of
+from membench.lab.papers.reading.loader import load_paper, read_reference
 from membench.sweep.cells.run import run_cells
-from tests.helpers.papers import EXPERIMENTS
+from membench.sweep.composition import cell_configuration, hydra_composition
+from tests.helpers.lab.papers import EXPERIMENTS
 
 
 def test_each_reference_row_is_accounted_for_once(paper: Paper) -> None:
@@ -127,15 +128,9 @@ def test_no_paper_value_is_in_an_experiment_file(paper: Paper) -> None:
 
 def test_batch_sizes_are_numbers_or_named_by_a_model(paper: Paper) -> None:
     named = {name for model in paper.models.values() for name in model.get("batch_sizes", ())}
-    values = [
-        answer.value for experiment in paper.experiments for _, answer in experiment.rows if answer.value
-    ]
+    values = [answer.value for experiment in paper.experiments for _, answer in experiment.rows if answer.value]
     for value in values:
-        sizes = (
-            value.cell.get("batch_size"),
-            value.reference.get("batch_size"),
-            *value.over.get("batch_size", ()),
-        )
+        sizes = (value.cell.get("batch_size"), value.reference.get("batch_size"), *value.over.get("batch_size", ()))
         assert {size for size in sizes if isinstance(size, str)} <= named | {LARGEST}
 
 

@@ -1,8 +1,8 @@
 """Layrub's paper: rows that are judged, and rows that figures show."""
 
-from membench.papers.experiment import Experiment
-from membench.papers.loader import load_paper
-from tests.helpers.papers import EXPERIMENTS
+from membench.lab.papers.reading.experiment import Experiment
+from membench.lab.papers.reading.loader import load_paper
+from tests.helpers.lab.papers import EXPERIMENTS
 
 LAYRUB = load_paper(EXPERIMENTS / "layrub")
 

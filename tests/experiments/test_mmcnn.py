@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.mmcnn.metrics import original_memory_bytes
 from membench.capture.capture import capture
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.step.workload import Workload
 from membench.core.units import MIB
-from membench.core.workload import Workload
+from membench.lab.papers.judging.standing import texts
+from membench.lab.papers.reading.experiment import Row
+from membench.lab.papers.reading.loader import load_paper, read_reference
 from membench.models.alexnet import alexnet
 from membench.models.vgg import vgg_without_average
 from membench.models.vgg_s import vgg_s
-from membench.papers.experiment import Row
-from membench.papers.loader import load_paper, read_reference
-from membench.papers.metrics.mmcnn import original_memory_bytes
-from membench.papers.standing import texts
 from membench.strategies.mmcnn.strategy import Mmcnn, algorithm_1, layers_of
-from tests.helpers.papers import EXPERIMENTS
+from tests.helpers.lab.papers import EXPERIMENTS
 
 MODELS = {"Table 3": "VGG-D19", "Table 4": "AlexNet", "Table 5": "VGG-S", "Table 6": "VGG-D19"}
 ROWS = read_reference(EXPERIMENTS / "mmcnn" / "reference.csv")
@@ -28,11 +28,7 @@ CELLS = [row for row in ROWS if row.item in MODELS]
 @cache
 def graph_of(model: str) -> TaskGraph:
     with torch.device("meta"):
-        builders = {
-            "AlexNet": lambda: alexnet(10),
-            "VGG-S": vgg_s,
-            "VGG-D19": lambda: vgg_without_average(19),
-        }
+        builders = {"AlexNet": lambda: alexnet(10), "VGG-S": vgg_s, "VGG-D19": lambda: vgg_without_average(19)}
         module: nn.Module = builders[model]().eval()
         size = 227 if model == "AlexNet" else 224
         return capture(Workload(model, module, None, (torch.empty(1, 3, size, size),))).graph
@@ -73,9 +69,7 @@ def test_the_rule_is_fitted_on_table_4_alone() -> None:
 
 def test_table_2_counts_weights_input_and_output_of_each_layer() -> None:
     """To the printed digit, but for VGG-S, whose maps have fractional sizes in the paper."""
-    counted = {
-        model: original_memory_bytes(graph_of(model)) / MIB for model in ("AlexNet", "VGG-S", "VGG-D19")
-    }
+    counted = {model: original_memory_bytes(graph_of(model)) / MIB for model in ("AlexNet", "VGG-S", "VGG-D19")}
     assert round(counted["AlexNet"]) == 233
     assert counted["VGG-S"] == pytest.approx(432, abs=1)
     assert round(counted["VGG-D19"]) == 788

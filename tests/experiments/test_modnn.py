@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.modnn.metrics import sum_metrics
 from membench.capture.capture import Captures
 from membench.core.configuration import load
 from membench.cost.roofline import RooflineCost
-from membench.papers.calibrate.waves import read_published
-from membench.papers.experiment import Answer, Experiment, PaperCell
-from membench.papers.loader import load_paper
-from membench.papers.metrics.modnn import sum_metrics
-from membench.papers.results import needed_cells
+from membench.lab.calibrate.waves import read_published
+from membench.lab.papers.pages.results import needed_cells
+from membench.lab.papers.reading.experiment import Answer, Experiment, PaperCell
+from membench.lab.papers.reading.loader import load_paper
 from membench.sweep.cells.model import Model
-from tests.helpers.papers import EXPERIMENTS
+from tests.helpers.lab.papers import EXPERIMENTS
 
 MODNN = load_paper(EXPERIMENTS / "modnn")
 NETWORKS = {"VGG-16", "VGG-19", "VGG-101", "ResNet-34", "ResNet-152", "FCN"}
@@ -25,10 +25,7 @@ def _experiment(name: str) -> Experiment:
 
 def _answer(claim_id: str) -> Answer:
     [answer] = [
-        answer
-        for experiment in MODNN.experiments
-        for row, answer in experiment.rows
-        if row.claim_id == claim_id
+        answer for experiment in MODNN.experiments for row, answer in experiment.rows if row.claim_id == claim_id
     ]
     return answer
 
@@ -51,8 +48,7 @@ def test_vdnn_plus_meets_modnn_at_every_budget() -> None:
     """Each of the two within a budget, and the other at the same one."""
     cells = [cell for cell in needed_cells(MODNN) if cell.budget and cell.model != "ResNet-34"]
     by_system = {
-        system: {(cell.model, cell.budget) for cell in cells if cell.system == system}
-        for system in ("moDNN", "vDNN+")
+        system: {(cell.model, cell.budget) for cell in cells if cell.system == system} for system in ("moDNN", "vDNN+")
     }
     assert by_system["moDNN"] == by_system["vDNN+"]
     assert len(by_system["moDNN"]) == 5 * 7
@@ -89,7 +85,7 @@ def test_twenty_cores_add_as_fast_as_the_memory_of_their_host() -> None:
 
 
 def test_no_constant_of_the_framework_is_fitted_on_a_row_of_the_paper() -> None:
-    """The published throughputs behind `membench calibrate waves` are of another machine and framework."""
+    """The published throughputs behind `membench fit waves` are of another machine and framework."""
     stated = {row.value for experiment in MODNN.experiments for row, _ in experiment.rows}
     published = {value for row in read_published() for value in row.images_per_s.values()}
     assert published and not stated & published
@@ -98,7 +94,7 @@ def test_no_constant_of_the_framework_is_fitted_on_a_row_of_the_paper() -> None:
 
 @pytest.mark.parametrize("model", ["vgg16", "resnet34_he"])
 def test_one_image_takes_longer_than_its_share_of_a_batch(model: str) -> None:
-    """M048: one at a time is slower by more than its algorithms; before, a kernel of one image was as fast as of many."""
+    """M048: one at a time is slower by more than its algorithms; before, one image was as fast as many."""
     framework = load("framework", "modnn")
     device = load("device", "k40_modnn")
     captures = Captures(Model.named(model).workload(64, seed=0, device="meta"))

@@ -3,13 +3,13 @@
 from itertools import combinations
 
 from membench.core.configuration import ROOT
-from membench.papers.compare import read_results
-from membench.papers.deviations import deviations
-from membench.papers.experiment import Paper
-from membench.papers.numbers import Number, stated_numbers
-from membench.papers.rankings import rankings
-from membench.papers.tables import read_csv
-from membench.papers.verdicts import AGREES, DEVIATES
+from membench.core.tables import read_csv
+from membench.lab.papers.judging.compare import read_results
+from membench.lab.papers.judging.deviations import deviations
+from membench.lab.papers.judging.numbers import Number, stated_numbers
+from membench.lab.papers.judging.rankings import rankings
+from membench.lab.papers.judging.verdicts import AGREES, DEVIATES
+from membench.lab.papers.reading.experiment import Paper
 
 RESULTS = ROOT / "results"
 
@@ -41,7 +41,5 @@ def _differ_in_one_column(first: Number, second: Number) -> bool:
     if any(getattr(first.row, name) != getattr(second.row, name) for name in equal):
         return False
     papers = [number.row.value for number in (first, second)]
-    differing = [
-        name for name in ("system", "model") if getattr(first.row, name) != getattr(second.row, name)
-    ]
+    differing = [name for name in ("system", "model") if getattr(first.row, name) != getattr(second.row, name)]
     return None not in papers and papers[0] != papers[1] and len(differing) == 1

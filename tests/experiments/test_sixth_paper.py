@@ -4,30 +4,30 @@ import sys
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, ignore_patterns
 
 import pandas as pd
 import pytest
 
-from membench.cli.reproduce import Execution, reproduce
 from membench.core.record import Outcome
-from membench.papers.cells import compose_cells
-from membench.papers.loader import known_papers, load_paper
-from membench.papers.numbers import Number
-from membench.papers.results import needed_cells
+from membench.lab.cli.reproduce import Execution, reproduce
+from membench.lab.papers.judging.numbers import Number
+from membench.lab.papers.pages.results import needed_cells
+from membench.lab.papers.reading.cells import compose_cells
+from membench.lab.papers.reading.loader import known_papers, load_paper
 from membench.sweep.cells.run import run_cell
+from tests.helpers.lab.papers import EXPERIMENTS
 from tests.helpers.pages import code_of
-from tests.helpers.papers import EXPERIMENTS
 
 FILES = {code.file: code.text for code in code_of("docs/experiment.md") if code.file}
-MODULE = "membench.papers.metrics.example"
+MODULE = "experiments.example.metrics"
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of the papers with the further one, whose module can be imported by its name."""
     root = tmp_path_factory.mktemp("sixth")
-    copytree(EXPERIMENTS, root / "experiments")
+    copytree(EXPERIMENTS, root / "experiments", ignore=ignore_patterns("__pycache__"))
     for file, text in FILES.items():
         path = root / file
         assert not path.exists()
@@ -54,13 +54,13 @@ def numbers(root: Path) -> tuple[Number, ...]:
 
 
 def test_all_of_it_is_its_own_files() -> None:
-    assert {str(Path(file).parent) for file in FILES} == {"experiments/example", "membench/papers/metrics"}
+    assert {str(Path(file).parent) for file in FILES} == {"experiments/example"}
 
 
 def test_it_is_found_among_the_papers_and_these_stay_as_they_were(root: Path) -> None:
     folder = root / "experiments"
     assert known_papers(folder) == sorted([*known_papers(EXPERIMENTS), "example"])
-    for path in EXPERIMENTS.rglob("*.*"):
+    for path in EXPERIMENTS.rglob("*.yaml"):
         assert (folder / path.relative_to(EXPERIMENTS)).read_bytes() == path.read_bytes()
 
 

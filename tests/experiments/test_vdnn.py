@@ -1,8 +1,8 @@
 """vDNN's paper: the two definitions of memory, and the rows of each."""
 
-from membench.papers.experiment import Answer, Row
-from membench.papers.loader import load_paper
-from tests.helpers.papers import EXPERIMENTS
+from membench.lab.papers.reading.experiment import Answer, Row
+from membench.lab.papers.reading.loader import load_paper
+from tests.helpers.lab.papers import EXPERIMENTS
 
 VDNN = load_paper(EXPERIMENTS / "vdnn")
 ANSWERS: list[tuple[Row, Answer]] = [pair for experiment in VDNN.experiments for pair in experiment.rows]

@@ -4,8 +4,8 @@ import csv
 from collections import defaultdict
 
 from membench.core.configuration import ROOT
-from membench.papers.experiment import Paper
-from membench.papers.verdicts import Verdict
+from membench.lab.papers.judging.verdicts import Verdict
+from membench.lab.papers.reading.experiment import Paper
 
 
 def test_equal_values_are_not_better_in_one_row_and_worse_in_another(paper: Paper) -> None:

@@ -8,18 +8,18 @@ from torch import Tensor, nn
 
 from membench.capture.capture import capture
 from membench.core import configuration
-from membench.core.efficiency import Efficiency
 from membench.core.errors import UnsupportedModel
-from membench.core.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
+from membench.core.graph.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
+from membench.core.hardware.efficiency import Efficiency
+from membench.core.step.workload import Workload
 from membench.core.units import MIB
-from membench.core.workload import Workload
 from membench.frameworks.caffe import Caffe
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import peak_bytes
 from membench.strategies.base import strategies
 from membench.strategies.network_wide import NetworkWide
 from membench.strategies.pytorch import PyTorch
-from tests.helpers.graphs import COST, Doubling, captured, captured_model, held, names, sizes, tasks_of
+from tests.helpers.planning.graphs import COST, Doubling, captured, captured_model, held, names, sizes, tasks_of
 
 BARE = Caffe(Efficiency(1.0, 1.0), context_bytes=0, group_bytes=0, prefetched_batches=1)
 MAPS = frozenset({Role.ACTIVATION, Role.GRADIENT})
@@ -88,13 +88,7 @@ def test_a_chain_has_twice_its_data(name: str, lowered: Callable[[str], TaskGrap
 def test_lenet_blob_by_blob(lowered: Callable[[str], TaskGraph]) -> None:
     """Caffe's own blobs: conv1, pool1, conv2, pool2, ip1 (ReLU in place), ip2."""
     graph = lowered("lenet")
-    floats = {
-        "conv1": 20 * 24 * 24,
-        "pool1": 20 * 12 * 12,
-        "conv2": 50 * 8 * 8,
-        "pool2": 50 * 4 * 4,
-        "ip1": 500,
-    }
+    floats = {"conv1": 20 * 24 * 24, "pool1": 20 * 12 * 12, "conv2": 50 * 8 * 8, "pool2": 50 * 4 * 4, "ip1": 500}
     floats["ip2"] = 10
     expected = {f"{name}:data": 4 * 64 * count for name, count in floats.items()}
     assert sizes(graph, Role.ACTIVATION) == expected
@@ -111,9 +105,7 @@ def test_activations_of_resnet50(lowered: Callable[[str], TaskGraph]) -> None:
     assert max(sizes(graph, Role.ACTIVATION).values()) == 98 * MIB
 
 
-def test_batch_norm_holds_four_activations_in_addition_to_its_convolution(
-    lowered: Callable[[str], TaskGraph],
-) -> None:
+def test_batch_norm_holds_four_activations_in_addition_to_its_convolution(lowered: Callable[[str], TaskGraph]) -> None:
     inside = sizes(lowered("resnet50"), Role.INTERNAL)
     for what in ("bn1:normalized", "bn1:deviations", "bn1:saved gradient", "bn1:Scale:input"):
         assert inside[what] == 98 * MIB
@@ -164,9 +156,7 @@ def test_a_frozen_weight_has_neither_gradient_nor_momentum() -> None:
 
 
 def test_a_convolution_reads_its_input_for_the_weight_gradient_only() -> None:
-    graph = lower(
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 10, 3), nn.Flatten(), nn.Linear(40, 10)), 2, 3, 6, 6
-    )
+    graph = lower(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 10, 3), nn.Flatten(), nn.Linear(40, 10)), 2, 3, 6, 6)
     weight, data = tasks_of(graph, "1", Phase.BACKWARD)
     assert (weight.gradient_of, data.gradient_of) == (GradientOf.WEIGHT, GradientOf.DATA)
     assert "0:data" in names(graph, weight.reads)
@@ -203,9 +193,7 @@ def test_batch_norm_and_scale_in_place() -> None:
     [norm] = tasks_of(graph, "1", Phase.BACKWARD)
     assert names(graph, norm.reads) == {"1:normalized", "1:deviations", "4:data gradient"}
     assert names(graph, norm.creates) == {"1:saved gradient"}
-    moved = {
-        task.name: task.moved_bytes for task in graph.tasks if task.kind in (Kind.BATCH_NORM, Kind.SCALE)
-    }
+    moved = {task.name: task.moved_bytes for task in graph.tasks if task.kind in (Kind.BATCH_NORM, Kind.SCALE)}
     assert sum(moved.values()) == 42 * (4 * 2 * 4 * 2 * 2)
 
 
@@ -256,9 +244,7 @@ def test_googlenet_keeps_its_poolings_and_has_three_losses(lowered: Callable[[st
     assert set(sizes(graph, Role.LOSS)) == {"loss:data", "loss2:data", "loss3:data"}
     largest = max(activations, key=activations.__getitem__)
     assert largest == "conv1.conv:data"
-    concatenations = [
-        task for task in graph.tasks if task.kind is Kind.CONCATENATE and task.phase is Phase.BACKWARD
-    ]
+    concatenations = [task for task in graph.tasks if task.kind is Kind.CONCATENATE and task.phase is Phase.BACKWARD]
     assert len(concatenations) == 9 * 4
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from membench.core import configuration
 from membench.core.errors import UnsupportedStrategy
-from membench.core.task_graph import Phase
+from membench.core.graph.task_graph import Phase
 from membench.core.units import GIB
 from membench.cost.roofline import RooflineCost
 from membench.frameworks.lowering import lower_layers
@@ -16,7 +16,7 @@ from membench.frameworks.torch7 import TORCH7
 from membench.planning.checking.validate import validate
 from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
-from tests.helpers.graphs import Doubling, captured, captured_model, names, tasks_of
+from tests.helpers.planning.graphs import Doubling, captured, captured_model, names, tasks_of
 
 FRAMEWORKS = ("modnn", "mxnet", "tensorflow", "torch7")
 IN_PLACE = replace(

@@ -3,11 +3,11 @@
 import pytest
 
 from membench.core import configuration
-from membench.core.task_graph import GradientOf, Phase, Role, TaskGraph
+from membench.core.graph.task_graph import GradientOf, Phase, Role, TaskGraph
 from membench.core.units import MIB
 from membench.cost.roofline import RooflineCost
 from membench.strategies.network_wide import NetworkWide
-from tests.helpers.graphs import Residual, captured, captured_model, held, names, sizes, tasks_of
+from tests.helpers.planning.graphs import Residual, captured, captured_model, held, names, sizes, tasks_of
 
 MODNN = configuration.load("framework", "modnn")
 COST = RooflineCost(configuration.load("device", "k40_modnn"), MODNN.efficiency)
@@ -56,8 +56,7 @@ def test_resnet34_keeps_an_activation_for_each_convolution_and_each_sum() -> Non
     graph = MODNN.lower(captured_model("resnet34_he", 8))
     maps = sizes(graph, Role.ACTIVATION)
     kinds = {
-        kind: {name: size for name, size in maps.items() if kind in name}
-        for kind in ("conv", "downsample", "add")
+        kind: {name: size for name, size in maps.items() if kind in name} for kind in ("conv", "downsample", "add")
     }
     assert {kind: len(found) for kind, found in kinds.items()} == {"conv": 33, "downsample": 3, "add": 16}
     assert len(maps) == 33 + 3 + 16 + 3  # two poolings and the classifier

@@ -3,14 +3,14 @@
 import pytest
 from torch import nn
 
-from membench.core.efficiency import Efficiency
-from membench.core.task_graph import Kind, Phase, Role, TaskGraph
+from membench.core.graph.task_graph import Kind, Phase, Role, TaskGraph
+from membench.core.hardware.efficiency import Efficiency
 from membench.core.units import GIB, MIB
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.mxnet import MXNet
 from membench.planning.checking.validate import validate
 from membench.strategies.eager import Eager
-from tests.helpers.graphs import COST, Residual, captured, captured_model, held, names, sizes, tasks_of
+from tests.helpers.planning.graphs import COST, Residual, captured, captured_model, held, names, sizes, tasks_of
 
 MXNET = MXNet(Efficiency(1.0, 1.0), context_bytes=0, autotuner=Autotuner(0, {"implicit_gemm": 1.0}))
 MAP_BYTES = 4 * 2 * 4 * 2 * 2
@@ -94,8 +94,6 @@ def test_resnet50_needs_three_activations_per_convolution_under_eager() -> None:
     graph = MXNET.lower(captured_model("resnet50", 32))
     schedule = Eager().schedule(graph, COST, None)
     kept = graph.external_bytes + held(graph, Role.ACTIVATION, Role.INTERNAL)
-    sums = sum(
-        size for name, size in sizes(graph, Role.ACTIVATION).items() if name.split(":")[0].endswith("bn3")
-    )
+    sums = sum(size for name, size in sizes(graph, Role.ACTIVATION).items() if name.split(":")[0].endswith("bn3"))
     assert kept - sums - 2 * 98 * MIB < schedule.peak_bytes <= kept
     validate(schedule)

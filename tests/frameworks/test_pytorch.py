@@ -3,7 +3,7 @@ from torch import nn
 
 from membench.capture.capture import capture
 from membench.core import configuration
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.frameworks.base import Framework
 
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from membench.core.efficiency import Efficiency
-from membench.core.task_graph import GradientOf, Phase, Role, TaskGraph
+from membench.core.graph.task_graph import GradientOf, Phase, Role, TaskGraph
+from membench.core.hardware.efficiency import Efficiency
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.tensorflow import TensorFlow
 from membench.planning.checking.validate import validate
 from membench.strategies.best_fit import BestFit
-from tests.helpers.graphs import COST, Residual, captured, held, names, sizes, tasks_of
+from tests.helpers.planning.graphs import COST, Residual, captured, held, names, sizes, tasks_of
 
 TENSORFLOW = TensorFlow(Efficiency(1.0, 1.0), context_bytes=0, autotuner=Autotuner(0, {"implicit_gemm": 1.0}))
 MAP_BYTES = 4 * 2 * 4 * 2 * 2
@@ -59,9 +59,7 @@ def test_relu_reads_its_output_and_batch_norm_its_input(residual: TaskGraph) -> 
 
 
 def test_poolings() -> None:
-    module = nn.Sequential(
-        nn.Conv2d(3, 4, 1), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4, 10)
-    )
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4, 10))
     graph = TENSORFLOW.lower(captured(module, 2, 3, 4, 4))
     [largest] = tasks_of(graph, "1", Phase.BACKWARD)
     [average] = tasks_of(graph, "2", Phase.BACKWARD)

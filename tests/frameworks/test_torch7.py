@@ -5,12 +5,12 @@ import torch
 from torch import Tensor, nn
 
 from membench.core import configuration
-from membench.core.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
+from membench.core.graph.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
 from membench.core.units import GIB
 from membench.cost.roofline import RooflineCost
 from membench.planning.checking.validate import validate
 from membench.strategies.network_wide import NetworkWide
-from tests.helpers.graphs import captured, captured_model, held, names, sizes, tasks_of
+from tests.helpers.planning.graphs import captured, captured_model, held, names, sizes, tasks_of
 
 TORCH7 = configuration.load("framework", "torch7")
 K40 = configuration.load("device", "k40_vdnn")
@@ -53,9 +53,7 @@ def residual() -> TaskGraph:
 
 def test_vgg_keeps_the_layer_inputs_that_vdnn_offloads(vgg: TaskGraph) -> None:
     """Images, convolutions and poolings are 63.1 MiB for each image; ReLU overwrites the output of its convolution."""
-    extracted = {
-        name: size for name, size in sizes(vgg, Role.ACTIVATION).items() if name.startswith("features")
-    }
+    extracted = {name: size for name, size in sizes(vgg, Role.ACTIVATION).items() if name.startswith("features")}
     images_bytes = held(vgg, Role.INPUT)
     assert len(extracted) == 16 + 5
     assert (images_bytes + sum(extracted.values())) / GIB == pytest.approx(32 * 63.1 / 1024, rel=1e-3)

@@ -1,4 +1,4 @@
-"""Mutants of a module's code: one call left out, exchanged with its neighbour, or given another argument; one condition turned."""
+"""Mutants of a module's code: a call left out, exchanged or with another argument; a condition turned."""
 
 import ast
 from collections import Counter
@@ -28,7 +28,7 @@ class CodeMutant:
     change: Callable[[Any], None]
 
     def load(self, original: ModuleType) -> ModuleType:
-        """Return the changed module beside the original; only here is the code copied, as tests that do not run have mutants too."""
+        """Return the changed module beside the original, copied only here, as tests that do not run have mutants."""
         tree = deepcopy(self.original)
         self.change(list(ast.walk(tree))[self.changed])
         module = ModuleType(original.__name__)
@@ -37,14 +37,13 @@ class CodeMutant:
         return module
 
 
-def code_mutants(
-    module: ModuleType, ordered: Collection[str], replaced: Mapping[str, str]
-) -> Iterator[CodeMutant]:
+def code_mutants(module: ModuleType, ordered: Collection[str], replaced: Mapping[str, str]) -> Iterator[CodeMutant]:
     """Yield the mutants of all methods of a module's classes and of its functions.
 
     Args:
         ordered: names of methods whose calls are exchanged with the next statement, or with the one before.
-        replaced: expressions by what takes the place of each, one occurrence after another; of names those of arguments alone.
+        replaced: expressions by what takes the place of each, one occurrence after another; of names those of arguments
+            alone.
     """
     assert module.__file__ is not None
     tree = ast.parse(Path(module.__file__).read_text())
@@ -90,10 +89,7 @@ def _of_expressions(node: ast.AST, method: ast.FunctionDef, replaced: Mapping[st
                 text = ast.unparse(part)
                 if text in replaced:
                     new = replaced[text]
-                    yield (
-                        f"{new} for {text}",
-                        partial(_replace, field, at if isinstance(value, list) else None, new),
-                    )
+                    yield (f"{new} for {text}", partial(_replace, field, at if isinstance(value, list) else None, new))
 
 
 def _is_local(node: ast.expr, method: ast.FunctionDef) -> bool:

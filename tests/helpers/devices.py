@@ -13,8 +13,8 @@ import torch.distributed as dist
 from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.backends.tensor_backend import TensorBackend
-from membench.core.distributed import join
-from membench.core.schedule import Schedule
+from membench.core.graph.schedule import Schedule
+from membench.core.libraries.distributed import join
 from membench.core.units import MIB
 from membench.execution.measurement import peak_bytes
 from tests.helpers.emulator import Runtime, collect_by, delay_jobs, load_emulator
@@ -28,9 +28,7 @@ def _device() -> torch.device:
     if IS_EMULATED:
         return load_emulator()
     if _NAME == "cuda":
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # deterministic products; read when cuBLAS starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products; read when cuBLAS starts
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     return torch.device(_NAME, *([0] if _NAME == "cuda" else []))
 
@@ -56,7 +54,10 @@ def accelerators_have_what_cuda_has() -> Iterator[None]:
 
 
 def start_plugin() -> None:
-    """Give a process of `tests/helpers/emulator/plugin` what CUDA has until its end; torch calls this when it is imported."""
+    """Give a process of `tests/helpers/emulator/plugin` what CUDA has until its end.
+
+    Torch calls this when it is imported.
+    """
     until_exit = ExitStack()
     until_exit.enter_context(accelerators_have_what_cuda_has())
     atexit.register(until_exit.close)
@@ -64,7 +65,7 @@ def start_plugin() -> None:
 
 @contextmanager
 def joined_processes() -> Iterator[None]:
-    """Join the other processes by Gloo, which runs an emulated GPU's collectives in a group of their own, as NCCL does a GPU's."""
+    """Join the other processes by Gloo, in whose separate group an emulated GPU's collectives run, as in NCCL's."""
     with accelerators_have_what_cuda_has(), join("cpu", timeout_s=600):
         if IS_EMULATED:
             collect_by(dist.new_group())
@@ -73,9 +74,7 @@ def joined_processes() -> Iterator[None]:
             torch.accelerator.synchronize(DEVICE)
 
 
-def backend_of(
-    schedule: Schedule, chaos: Chaos | None = None, disk_folder: Path | None = None
-) -> TensorBackend:
+def backend_of(schedule: Schedule, chaos: Chaos | None = None, disk_folder: Path | None = None) -> TensorBackend:
     """Return the device's backend; on an emulated GPU everything is late by the delays of `chaos` from now on."""
     backend: TensorBackend
     if DEVICE.type == "cpu":

@@ -36,18 +36,14 @@ def commands_of(page: str) -> list[str]:
     """Return the lines of indented blocks that are commands, without their comments."""
     lines = [line.strip() for line in PAGES[page].read_text().splitlines() if line.startswith("    ")]
     return [
-        re.sub(r"\s+#.*", "", line)
-        for line in lines
-        if re.match(r"make |(\.venv/bin/)?(python -m |membench )", line)
+        re.sub(r"\s+#.*", "", line) for line in lines if re.match(r"make |(\.venv/bin/)?(python -m |membench )", line)
     ]
 
 
 def mentioned_files(page: str) -> list[str]:
     """Return the project's files and folders that a page names or links to; what a run makes is not among them."""
     text = re.sub(r"```.*?```", "", PAGES[page].read_text(), flags=re.DOTALL)
-    named = re.findall(
-        r"`((?:membench|conf|experiments|paper_figs|results|tests|docs|benchmarks)/[\w/.]*)`", text
-    )
+    named = re.findall(r"`((?:membench|conf|experiments|paper_figs|results|tests|docs|benchmarks)/[\w/.]*)`", text)
     links = [link for link, _ in links_of(page)]
     return [*named, *((PAGES[page].parent / link).resolve().relative_to(ROOT).as_posix() for link in links)]
 

@@ -12,9 +12,7 @@ from membench.strategies import Schedule, ScheduleBuilder
 def peak_bytes() -> int:
     """Return the memory of a small step on a simulated card."""
     step = membench.compile(nn.ReLU(), None, (torch.ones(8), ()), backend="simulated", device="k40m")
-    assert_type(
-        step, membench.CompiledStep | membench.MicroBatchedStep | membench.ShapedStep | membench.SimulatedStep
-    )
+    assert_type(step, membench.CompiledStep | membench.MicroBatchedStep | membench.ShapedStep | membench.SimulatedStep)
     assert_type(step.measure(), membench.StepMeasurement)
     return assert_type(step.measure().peak_bytes, int)
 

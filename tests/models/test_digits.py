@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 from membench.data.digits import digits
+from membench.lab.training.loop import train
+from membench.lab.training.recipe import Recipe
 from membench.models.digits import digits_alexnet, digits_cnn
-from membench.training.loop import train
-from membench.training.recipe import Recipe
 
 
 def test_learns_the_digits() -> None:

@@ -22,9 +22,7 @@ def model_of(**options: Any) -> Model:
     tokens = {"shape": [4], "below": 32}
     own = {"_target_": "membench.models.hugging_face.OwnLoss"}
     inputs = {"input_ids": tokens, "labels": tokens}
-    return Model.from_configuration(
-        {"name": "tiny", "module": LLAMA, "loss": own, "inputs": inputs, **options}
-    )
+    return Model.from_configuration({"name": "tiny", "module": LLAMA, "loss": own, "inputs": inputs, **options})
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -39,12 +37,39 @@ def test_a_file_describes_qlora(device: str) -> None:
 
 
 def test_layers_that_stay_are_named() -> None:
-    module = (
-        model_of(quantization="bnb.int8", unquantized=["down_proj"]).workload(1, seed=0, device="cpu").module
-    )
+    module = model_of(quantization="bnb.int8", unquantized=["down_proj"]).workload(1, seed=0, device="cpu").module
     kinds = {type(layer).__name__ for path, layer in module.named_modules() if path.endswith("down_proj")}
     assert kinds == {"Linear"}
     assert type(module.get_submodule("lm_head")).__name__ == "Linear8bitLt"
+
+
+@pytest.mark.parametrize("quantization", ["bnb.nf4", "bnb.nf4-dq", "bnb.fp4"])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_packed_weights_have_the_elements_that_fsdp_needs(device: str, quantization: str) -> None:
+    for storage in ("uint8", "bfloat16", "float16", "float32"):
+        model = model_of(quantization=quantization, bnb_4bit_quant_storage=storage)
+        module = model.workload(1, seed=0, device=device).module
+        packed: list[Any] = [each for each in module.parameters() if type(each).__name__ == "Params4bit"]
+        dtype = getattr(torch, storage)
+        assert {each.quant_storage for each in packed} == {dtype}
+        if device == "cpu":
+            assert {each.dtype for each in packed} == {dtype}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bnb_4bit_quant_storage": "bfloat16"}, "bnb_4bit_quant_storage is for quantized weights; give model.quant"),
+        ({"quantization": "bnb.int8", "bnb_4bit_quant_storage": "bfloat16"}, "weights of 4 bits of bitsandbytes, but"),
+        (
+            {"quantization": "bnb.nf4", "bnb_4bit_quant_storage": "bf16"},
+            "bnb_4bit_quant_storage is one of uint8, bfloat16",
+        ),
+    ],
+)
+def test_a_storage_without_packed_weights_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(MembenchError, match=message):
+        model_of(**options).workload(1, seed=0, device="meta")
 
 
 def test_without_options_a_network_stays_as_it_is() -> None:

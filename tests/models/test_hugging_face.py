@@ -14,12 +14,12 @@ import membench
 from membench.capture.capture import capture
 from membench.core.configuration import names, read
 from membench.core.errors import MembenchError
-from membench.core.task_graph import Role
+from membench.core.graph.task_graph import Role
 from membench.models.hugging_face import OwnLoss, network
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
 from membench.sweep.cells.model import Model
-from tests.helpers.graphs import COST, held
+from tests.helpers.planning.graphs import COST, held
 
 pytestmark = pytest.mark.usefixtures("offline")
 PUBLISHED = {
@@ -123,9 +123,7 @@ def test_a_decoder_of_seven_billion_parameters_is_planned_within_a_minute_and_4_
         "print(step.predicted_peak_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     peak_bytes, resident_kib = map(int, done.stdout.split())
     assert time.monotonic() - started < 60
     assert resident_kib < 4 * 2**20
@@ -141,9 +139,7 @@ def test_a_step_with_dropout_is_exact(model_type: str, strategy: str) -> None:
 @pytest.mark.parametrize("use_cache", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("model_type", TINY)
-def test_a_step_without_dropout_runs_the_same_attention(
-    model_type: str, masked: bool, use_cache: bool
-) -> None:
+def test_a_step_without_dropout_runs_the_same_attention(model_type: str, masked: bool, use_cache: bool) -> None:
     """Without a mask attention is causal in its kernel, which rounds differently from a mask that is given to it."""
     module = tiny(model_type, use_cache=use_cache, **NO_DROPOUT[model_type])
     check_exact(module, "eager", masked=masked)

@@ -5,8 +5,8 @@ import torch
 
 import membench
 from membench.core.configuration import ROOT, instantiate
+from membench.lab.validation.dataset import load_dataset
 from membench.models.llama import CHECKPOINTING, Llama, TokenLoss
-from membench.validation.dataset import load_dataset
 
 SMALL = {"layers": 4, "width": 64, "heads": 4, "groups": 2, "inner": 96, "vocabulary": 128, "length": 32}
 WEIGHTS = {  # of the checkpoints of Touvron et al. 2023, Grattafiori et al. 2024 and CodeLlama
@@ -67,9 +67,7 @@ def test_what_is_kept_orders_the_memory() -> None:
                 checkpointing=checkpointing,
             )
             tokens = torch.randint(1024, (1, 4096))
-        predicted = membench.predict(
-            network, TokenLoss(), (tokens, tokens), device="a100_80gb", precision="bf16"
-        )
+        predicted = membench.predict(network, TokenLoss(), (tokens, tokens), device="a100_80gb", precision="bf16")
         found[checkpointing] = predicted.allocated_bytes
     assert found["full"] < found["op"] < found["none"] and found["full"] < found["layer"] < found["none"]
 

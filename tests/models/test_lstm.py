@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import capture
-from membench.core.task_graph import Role, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.task_graph import Role, TaskGraph
+from membench.core.step.workload import Workload
 from membench.models.lstm import LSTM, SequenceLoss, acoustic_model, language_model
 
 Build = Callable[[str], nn.Module]
@@ -32,9 +32,7 @@ def test_a_layer_computes_the_same_as_in_torch() -> None:
 
 def test_the_loss_is_the_mean_over_steps_and_sequences() -> None:
     logits, targets = torch.randn(3, 4, 5), torch.randint(5, (3, 4))
-    expected = torch.stack(
-        [nn.functional.cross_entropy(logits[:, t], targets[:, t]) for t in range(4)]
-    ).mean()
+    expected = torch.stack([nn.functional.cross_entropy(logits[:, t], targets[:, t]) for t in range(4)]).mean()
     torch.testing.assert_close(SequenceLoss()(logits, targets), expected)
 
 
@@ -70,9 +68,7 @@ def test_the_speech_model_is_the_widest_that_the_stated_parameters_allow(configu
 def test_each_step_of_each_layer_is_a_layer_of_the_graph() -> None:
     graph = _captured(steps=5)
     names = [graph.layers[run.layer] for run in graph.forward_layers]
-    cells = [
-        f"layers.{layer}.cell{'' if step == 1 else f'#{step}'}" for layer in (0, 1) for step in range(1, 6)
-    ]
+    cells = [f"layers.{layer}.cell{'' if step == 1 else f'#{step}'}" for layer in (0, 1) for step in range(1, 6)]
     assert [name for name in names if ".cell" in name] == cells
     backward = [graph.layers[run.layer] for run in graph.backward_layers]
     assert [name for name in backward if ".cell" in name] == cells[::-1]

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from membench.models.lohan import LoHan
+import membench
+from experiments.validation.programs.lohan import LoHan
+from membench.core.step.optimizer import described_update
 from membench.models.megatron import MasterAdam, Megatron, TokenLoss
 
 SMALL = {"layers": 2, "width": 64, "heads": 4, "vocabulary": 128}
@@ -57,3 +59,37 @@ def test_an_update_too_small_for_half_precision_adds_up_in_the_copy() -> None:
         optimizer.step()
     torch.testing.assert_close(weight.data, torch.full_like(weight.data, 1 - 1e-3), rtol=0, atol=1e-3)
     assert weight[0] < 1
+
+
+def predicted_with(fused: bool | None) -> membench.Prediction:
+    with torch.device("meta"):
+        module = nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8))).bfloat16()
+        inputs = torch.empty(2, 512, dtype=torch.bfloat16)
+    described = described_update(
+        "master_adam", "membench.models.megatron.MasterAdam", **({} if fused is None else {"fused": fused})
+    )
+    return membench.predict(
+        module, lambda output: output.float().sum(), (inputs, ()), device="h100", optimizer=described
+    )
+
+
+def test_one_gradient_at_a_time_has_single_precision_where_the_update_is_fused() -> None:
+    by_default, unfused, fused = map(predicted_with, (None, False, True))
+    assert by_default.allocated_bytes == unfused.allocated_bytes
+    assert unfused.allocated_bytes - fused.allocated_bytes >= 6 * 4 * 512**2  # of eight, one or two are left
+    assert fused.parts_bytes["optimizer state"] == unfused.parts_bytes["optimizer state"]
+
+
+def test_a_fused_update_has_the_bits_of_the_other() -> None:
+    updated = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        weights = [nn.Parameter(torch.randn(5, 3).half()) for _ in range(3)]
+        optimizer = MasterAdam(weights, fused=fused)
+        for _ in range(3):
+            for weight in weights:
+                weight.grad = torch.randn(5, 3).half()
+            optimizer.step()
+        updated.append(weights)
+    for one, other in zip(*updated, strict=True):
+        assert torch.equal(one, other)

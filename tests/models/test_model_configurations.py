@@ -12,14 +12,12 @@ from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
 from membench.core.configuration import read
-from membench.core.task_graph import Role
+from membench.core.graph.task_graph import Role
 from membench.sweep.cells.model import Model
-from tests.helpers.graphs import captured_model, held
+from tests.helpers.planning.graphs import captured_model, held
 
 CONFIGURATIONS = Path(__file__).parents[2] / "conf" / "model"
-NAMES = sorted(
-    path.stem for path in CONFIGURATIONS.glob("*.yaml") if "inputs" not in read("model", path.stem)
-)
+NAMES = sorted(path.stem for path in CONFIGURATIONS.glob("*.yaml") if "inputs" not in read("model", path.stem))
 """Those of one input; `test_hugging_face` tests the others."""
 ONLY_EXHAUSTIVE = {"resnet1001", "resnet1172", "resnet1304"}
 """Seconds each; resnet1517, the deepest of their family, is tested by `make test-slow`."""
@@ -104,9 +102,7 @@ def test_training_step(name: str, configured_model: Build) -> None:
     model = configured_model(name).train()
     calls: Counter[str] = Counter()
     leaves = [(leaf, module) for leaf, module in model.named_modules() if not list(module.children())]
-    hooks = [
-        module.register_forward_hook(lambda *_, leaf=leaf: calls.update([leaf])) for leaf, module in leaves
-    ]
+    hooks = [module.register_forward_hook(lambda *_, leaf=leaf: calls.update([leaf])) for leaf, module in leaves]
     inputs, targets = _example(name)
     outputs = model(inputs)
     for hook in hooks:

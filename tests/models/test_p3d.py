@@ -28,9 +28,7 @@ def test_it_has_the_weights_of_resnet_152_and_those_of_time(
     network: nn.Module, configured_model: Callable[[str], nn.Module]
 ) -> None:
     """Each of the 47 P3D blocks adds a 3x1x1 convolution with batch norm; there are 487 classes, not 1000."""
-    in_time = sum(
-        blocks * (3 * channels**2 + 2 * channels) for blocks, channels in ((3, 64), (8, 128), (36, 256))
-    )
+    in_time = sum(blocks * (3 * channels**2 + 2 * channels) for blocks, channels in ((3, 64), (8, 128), (36, 256)))
     expected = _count(configured_model("resnet152")) + in_time + (487 - 1000) * (2048 + 1)
     assert _count(network) == expected == 66_670_503
 

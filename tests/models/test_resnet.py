@@ -5,14 +5,8 @@ import torch
 from torch import nn
 
 from membench.capture.capture import capture
-from membench.core.workload import Workload
-from membench.models.resnet import (
-    BLOCKS_PER_STAGE,
-    CifarBlock,
-    blocks_per_stage,
-    cifar_resnet,
-    imagenet_resnet,
-)
+from membench.core.step.workload import Workload
+from membench.models.resnet import BLOCKS_PER_STAGE, CifarBlock, blocks_per_stage, cifar_resnet, imagenet_resnet
 
 
 def test_parameters_of_resnet50_are_those_of_torchvision() -> None:
@@ -50,12 +44,9 @@ def test_the_first_shortcut_of_resnet34_is_a_convolution_as_layrub_defines_it() 
 
 
 @pytest.mark.parametrize(
-    "depth",
-    [pytest.param(depth, marks=pytest.mark.slow if depth > 1000 else ()) for depth in BLOCKS_PER_STAGE],
+    "depth", [pytest.param(depth, marks=pytest.mark.slow if depth > 1000 else ()) for depth in BLOCKS_PER_STAGE]
 )
-def test_imagenet_depth_counts_the_weight_layers(
-    depth: int, configured_model: Callable[[str], nn.Module]
-) -> None:
+def test_imagenet_depth_counts_the_weight_layers(depth: int, configured_model: Callable[[str], nn.Module]) -> None:
     weight_layers = [
         name
         for name, module in configured_model(f"resnet{depth}").named_modules()

@@ -13,8 +13,8 @@ from membench.core.errors import MembenchError
 from membench.models.serving import served_inputs
 
 TINY = {
-    "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 8, "vocab_size": 50, "max_position_embeddings": 64, "pad_token_id": 0,
+    "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 50, "max_position_embeddings": 64, "pad_token_id": 0,
 }  # fmt: skip
 FAMILIES = ("llama", "mistral", "gpt2")
 MORE = ("gemma2", "qwen3", "phi", "gpt_neox")
@@ -27,9 +27,7 @@ def tiny(family: str) -> nn.Module:
     return module.eval()
 
 
-@pytest.mark.parametrize(
-    "family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in MORE)]
-)
+@pytest.mark.parametrize("family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in MORE)])
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 def test_networks_decode_with_either_cache_and_without_values(family: str, kind: str) -> None:
     module, ids = tiny(family), torch.empty(3, 9, dtype=torch.int64, device="meta")
@@ -40,9 +38,7 @@ def test_networks_decode_with_either_cache_and_without_values(family: str, kind:
         sizes[phase] = prediction.cache_bytes
         assert prediction.batch_size == 3 and prediction.step_time_s > 0
     heads = getattr(module.config, "num_key_value_heads", None) or 4
-    least_bytes = (
-        2 * 2 * 3 * heads * 9 * 8 * 2
-    )  # keys and values, layers, sequences, heads, tokens, width, bytes
+    least_bytes = 2 * 2 * 3 * heads * 9 * 8 * 2  # keys and values, layers, sequences, heads, tokens, width, bytes
     assert sizes["prefill"] == sizes["decode"] >= least_bytes
 
 

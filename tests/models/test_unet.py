@@ -36,10 +36,7 @@ def test_there_are_the_papers_convolutions() -> None:
     ("options", "expected"),
     [
         ({}, 31_030_658),
-        (
-            {"channels": 3, "classes": 1, "padding": 1, "batch_norm": True},
-            31_037_633,
-        ),  # as commonly published
+        ({"channels": 3, "classes": 1, "padding": 1, "batch_norm": True}, 31_037_633),  # as commonly published
     ],
 )
 def test_parameters(options: dict[str, int], expected: int) -> None:

@@ -3,7 +3,7 @@
 import torch
 
 from membench.capture.capture import capture
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.models.vgg import vgg_without_average
 from membench.models.vgg_s import vgg_s
 from membench.strategies.mmcnn.strategy import layers_of

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from membench.core.task_graph import Role
+from membench.core.graph.task_graph import Role
 from membench.pictures.observed_step import ObservedStep
 from membench.pictures.occupancy import occupancy, thin
 from membench.planning.memory.holders import UNUSED, WORKSPACE
 from membench.planning.memory.liveness import average_bytes
 from membench.strategies.base import strategies
-from tests.helpers.runs import chain_run, network_run
+from tests.helpers.planning.runs import chain_run, network_run
 
 SIZES = st.lists(st.integers(1, 1000), min_size=1, max_size=12)
 
@@ -31,9 +31,7 @@ def test_weights_and_inputs_are_there_all_the_time(strategy: str) -> None:
     run = network_run(strategy)
     held = occupancy(run).held_bytes
     for name, roles in (("weights", {Role.WEIGHT}), ("inputs", {Role.INPUT, Role.LABEL})):
-        size_bytes = sum(
-            block.size_bytes for block in run.runs[0].schedule.graph.blocks if block.role in roles
-        )
+        size_bytes = sum(block.size_bytes for block in run.runs[0].schedule.graph.blocks if block.role in roles)
         assert set(held[name]) == {size_bytes}
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from membench.core.timeline import Span
+from membench.core.graph.timeline import Span
 from membench.pictures.occupancy import occupancy
 from membench.pictures.picture import busy_share, draw, fitting_label, save
 from membench.pictures.trace import trace_json
-from tests.helpers.runs import chain_run, network_run
+from tests.helpers.planning.runs import chain_run, network_run
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 50)), min_size=1)
 
@@ -84,8 +84,7 @@ def test_busy_shares_add_up_to_the_spans(lengths: list[tuple[int, int]], columns
 
 
 @pytest.mark.parametrize(
-    ("width_inches", "expected"),
-    [(1.0, ("layer1.conv2", 0)), (0.2, ("layer1.conv2", 90)), (0.05, ("", 0))],
+    ("width_inches", "expected"), [(1.0, ("layer1.conv2", 0)), (0.2, ("layer1.conv2", 90)), (0.05, ("", 0))]
 )
 def test_a_label_is_written_where_there_is_room(width_inches: float, expected: tuple[str, int]) -> None:
     assert fitting_label("layer1.conv2", width_inches, 0.8) == expected

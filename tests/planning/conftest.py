@@ -1,7 +1,7 @@
 import pytest
 
-from membench.core.task_graph import TaskGraph
-from tests.helpers.four_tasks import four_tasks, input_on_host
+from membench.core.graph.task_graph import TaskGraph
+from tests.helpers.planning.four_tasks import four_tasks, input_on_host
 
 
 @pytest.fixture

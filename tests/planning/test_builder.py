@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.core.schedule import Compute, Offload, Prefetch, Schedule, Wait
-from membench.core.task_graph import Role, TaskGraph
+from membench.core.graph.schedule import Compute, Offload, Prefetch, Schedule, Wait
+from membench.core.graph.task_graph import Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import copied_bytes, live_bytes
 from membench.planning.pool import ALIGNMENT_BYTES, BestFitPool, FixedPool
-from tests.helpers.four_tasks import FIRST, INPUT, SECOND, in_parallel, migrating, parallel_tasks, visiting
-from tests.helpers.timings import highest_bytes
+from tests.helpers.planning.four_tasks import FIRST, INPUT, SECOND, in_parallel, migrating, parallel_tasks, visiting
+from tests.helpers.planning.timings import highest_bytes
 
 
 def test_migration_is_valid_and_its_memory_is_counted(graph: TaskGraph) -> None:

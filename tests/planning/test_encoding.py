@@ -6,13 +6,13 @@ import pytest
 
 from membench.codecs.rows import csr, vp_encoding
 from membench.core.errors import InvalidSchedule, UnsupportedStrategy
-from membench.core.schedule import Compute, Decode, Encode, Free, Instruction, Schedule, Wait
-from membench.core.task_graph import Role, TaskGraph
+from membench.core.graph.schedule import Compute, Decode, Encode, Free, Instruction, Schedule, Wait
+from membench.core.graph.task_graph import Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.checking.validate import validate
 from membench.planning.encoding import add_encoded_forms
 from membench.planning.memory.liveness import live_bytes, residencies
-from tests.helpers.toy import SIZE_BYTES, encoding, graph
+from tests.helpers.planning.toy import SIZE_BYTES, encoding, graph
 
 FIRST, SECOND, RESULT, ENCODED = 1, 2, 3, 4
 DENSITY = 0.25
@@ -40,17 +40,9 @@ def test_memory_is_held_from_encoding_to_decoding(toy: TaskGraph, stream: str) -
     assert "encode block1" in str(schedule) and "decode block1" in str(schedule)
     held = dict(zip(schedule.instructions, live_bytes(schedule), strict=True))  # at the last of equal ones
     encoded_bytes = toy.blocks[ENCODED].size_bytes
-    assert (
-        held[Encode(FIRST, ENCODED, vp_encoding(), stream)] == toy.external_bytes + SIZE_BYTES + encoded_bytes
-    )
+    assert held[Encode(FIRST, ENCODED, vp_encoding(), stream)] == toy.external_bytes + SIZE_BYTES + encoded_bytes
     assert schedule.peak_bytes == max(live_bytes(schedule)) == toy.external_bytes + 3 * SIZE_BYTES
-    assert [block for block, begins in residencies(schedule) if begins] == [
-        FIRST,
-        ENCODED,
-        SECOND,
-        FIRST,
-        RESULT,
-    ]
+    assert [block for block, begins in residencies(schedule) if begins] == [FIRST, ENCODED, SECOND, FIRST, RESULT]
 
 
 def test_an_activation_is_not_freed_before_it_is_encoded(toy: TaskGraph) -> None:
@@ -79,9 +71,7 @@ def test_the_builder_refuses(toy: TaskGraph) -> None:
 
 def test_what_was_written_since_cannot_be_decoded(toy: TaskGraph) -> None:
     in_place = replace(toy.tasks[1], reads=(FIRST,), writes=(FIRST,), creates=())
-    builder = ScheduleBuilder(
-        "test", replace(toy, tasks=(toy.tasks[0], in_place, toy.tasks[2])), budget_bytes=None
-    )
+    builder = ScheduleBuilder("test", replace(toy, tasks=(toy.tasks[0], in_place, toy.tasks[2])), budget_bytes=None)
     builder.compute(toy.tasks[0])
     builder.encode(FIRST, ENCODED, vp_encoding(), stream="codec")
     builder.compute(in_place)
@@ -101,14 +91,7 @@ DECODE = Decode(FIRST, ENCODED, vp_encoding(), "codec")
         ((Compute(0), Wait("codec", 0), ENCODE, Free(FIRST)), "given back while the encode"),
         ((Compute(0), Wait("codec", 0), DECODE), "read while it is not resident"),
         (
-            (
-                Compute(0),
-                Wait("codec", 0),
-                ENCODE,
-                Wait("compute", 2),
-                Free(FIRST),
-                replace(DECODE, codec=csr()),
-            ),
+            (Compute(0), Wait("codec", 0), ENCODE, Wait("compute", 2), Free(FIRST), replace(DECODE, codec=csr())),
             "no valid form",
         ),
         (

@@ -2,21 +2,17 @@
 
 from dataclasses import replace
 
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.checking.validate import validate
 from membench.planning.region import Region, join_regions, keep_apart, plan_region
-from tests.helpers.four_tasks import FIRST, GRADIENT, SECOND, migrating
+from tests.helpers.planning.four_tasks import FIRST, GRADIENT, SECOND, migrating
 
 
 def test_a_region_holds_every_block_and_is_reused(graph: TaskGraph) -> None:
     schedule = migrating(graph)
     region = plan_region(schedule)
-    assert region.piece_bytes == (
-        80,
-        60,
-        40,
-    )  # the gradient meets the second activation, then the returning first
+    assert region.piece_bytes == (80, 60, 40)  # the gradient meets the second activation, then the returning first
     fixed = migrating(graph, region=region)
     validate(fixed)
     assert fixed.peak_bytes == 100 + region.total_bytes + 20 + 5

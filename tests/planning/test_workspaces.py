@@ -1,9 +1,9 @@
-"""Workspaces of tasks on other streams: what is held, against a list of all that the compute stream has not waited for."""
+"""Workspaces of tasks on other streams against a list of all that the compute stream has not awaited."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.core.schedule import EXCHANGE_STREAM
+from membench.core.graph.schedule import EXCHANGE_STREAM
 from membench.planning.workspaces import Workspaces
 
 STREAMS = ["gradients", "other", EXCHANGE_STREAM]
@@ -30,7 +30,5 @@ def test_each_stream_holds_the_largest_workspace_not_waited_for(steps: list[tupl
             case _:
                 workspaces.synchronized()
                 pending = [task for task in pending if task[1] == EXCHANGE_STREAM]
-        expected = sum(
-            max((size for _, of, size in pending if of == stream), default=0) for stream in STREAMS
-        )
+        expected = sum(max((size for _, of, size in pending if of == stream), default=0) for stream in STREAMS)
         assert workspaces.held_bytes == expected

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from membench.capture.capture import Captures, capture
-from membench.core.call import Output
 from membench.core.errors import MembenchError
-from membench.core.task_graph import TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.call import Output
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.step.workload import Workload
 from membench.models.digits import digits_cnn
 from membench.profiling import measured_cost as measured_module
 from membench.profiling.cache import load_cache
@@ -18,11 +18,11 @@ from membench.profiling.link import Link
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OperatorCost
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
 from membench.steps.real.compiled_step import CompiledStep
 from membench.steps.real.micro_batched_step import MicroBatchedStep
+from membench.steps.request import StepRequest
 from membench.strategies.base import strategies
-from tests.helpers.networks import Layer
+from tests.helpers.networks.contract import Layer
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_what_operators_return_that_their_shape_functions_get_wrong_is_found_too
 ) -> None:
     def compiled() -> MicroBatchedStep | CompiledStep:
         cost = MeasuredCost(CPU, load_cache(GPU, tmp_path))
-        return build_step(Captures(work), cost, StepOptions(strategies()["eager"]()))
+        return build_step(Captures(work), cost, StepRequest(strategies()["eager"]()))
 
     folded = Layer(lambda m, maps: nn.functional.fold(m.inner(maps), (4, 4), 2), inner=nn.Linear(9, 9))
     work = Workload("folded", folded, torch.sum, (torch.randn(2, 4, 9),))

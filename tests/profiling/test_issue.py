@@ -5,12 +5,10 @@ import torch
 
 from membench.backends.accelerator import AcceleratorBackend
 from membench.profiling.issue import measure_issue
-from tests.helpers.fake_accelerator import fake_accelerator
+from tests.helpers.emulator.fake_accelerator import fake_accelerator
 
 
-def test_a_chain_is_issued_with_and_without_copies_and_leaves_no_memory_locked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_chain_is_issued_with_and_without_copies_and_leaves_no_memory_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("membench.profiling.issue.real_backend", AcceleratorBackend)
     with fake_accelerator(monkeypatch) as cuda:
         times = measure_issue(torch.device("cpu"))

@@ -9,12 +9,12 @@ from torch import nn
 
 from membench.capture.capture import Captures
 from membench.codecs.rows import csr
-from membench.core.call import Call, Output, Value
-from membench.core.task_graph import Kind, Phase, Task
-from membench.core.workload import Workload
+from membench.core.graph.call import Call, Output, Value
+from membench.core.graph.task_graph import Kind, Phase, Task
+from membench.core.step.workload import Workload
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OperatorCost, OutputMismatch, measure_operators
-from tests.helpers.networks import reference
+from tests.helpers.networks.contract import reference
 
 
 def test_a_measured_codec_time_is_remembered() -> None:
@@ -55,7 +55,7 @@ def test_no_backward_operator_is_measured_on_a_workspace_that_was_taken_to_be_sm
         return measure_operators(tasks, *others)
 
     monkeypatch.setattr("membench.profiling.measured_cost.measure_operators", noting)
-    monkeypatch.setattr("membench.capture.lstm.lstm_workspace_bytes", lambda *_: 64)
+    monkeypatch.setattr("membench.capture.operators.lstm.lstm_workspace_bytes", lambda *_: 64)
     module = nn.LSTM(4, 5)
     work = Workload("lstm", module, lambda output: output[0].sum(), (torch.randn(7, 3, 4),))
     captures, cost = Captures(work), MeasuredCost(torch.device("cpu"))

@@ -57,9 +57,7 @@ def test_the_process_and_the_others_are_found_on_the_device_of_that_uuid(install
     assert library.opened == 0
 
 
-@pytest.mark.parametrize(
-    ("processes", "others"), [([(os.getpid(), None)], 0), ([(OTHER_PID, 700)], None), ([], 0)]
-)
+@pytest.mark.parametrize(("processes", "others"), [([(os.getpid(), None)], 0), ([(OTHER_PID, 700)], None), ([], 0)])
 def test_a_missing_counter_is_none_with_a_reason_and_never_zero(
     install, processes: list[tuple[int, int | None]], others: int | None
 ) -> None:

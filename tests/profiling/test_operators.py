@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from membench.backends.kernels import find_kernel
+from membench.backends.calls.kernels import find_kernel
 from membench.capture.capture import Captures, capture
-from membench.core.call import Call
 from membench.core.errors import UnsupportedModel
-from membench.core.workload import Workload
+from membench.core.graph.call import Call
+from membench.core.step.workload import Workload
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
-from tests.helpers.networks import Layer
+from tests.helpers.networks.contract import Layer
 
 
 def _measure(function: object) -> dict[str, float]:

@@ -6,7 +6,7 @@ import torch
 
 from membench.cli.main import main
 from membench.core.configuration import instantiate, read_options
-from membench.core.device import DeviceProfile
+from membench.core.hardware.device import DeviceProfile
 from membench.profiling.link import Link
 from membench.profiling.rates import device_yaml
 

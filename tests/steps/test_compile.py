@@ -21,16 +21,16 @@ from membench.core.errors import (
     UnsupportedModel,
     UnsupportedStrategy,
 )
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
 from membench.core.units import MIB
 from membench.models.digits import digits_cnn
 from membench.models.resnet import imagenet_resnet
-from membench.steps.plan import plan_step
+from membench.steps.plan import StepPlanner
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
-from tests.helpers.chains import chain_of_batch
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.chains import chain_of_batch
+from tests.helpers.planning.costs import UnitCost
 
 CRITERION = nn.functional.cross_entropy
 
@@ -113,9 +113,7 @@ def test_the_schedule_prints(batch: tuple[Tensor, Tensor]) -> None:
 def test_the_plan_of_every_step_prints(batch: tuple[Tensor, Tensor]) -> None:
     whole = membench.compile(digits_cnn(), CRITERION, batch)
     assert [str(part) for part in whole.plan] == [str(whole.schedule)]
-    parts = membench.compile(
-        digits_cnn(), CRITERION, batch, micro_batch=3, backend="simulated", device="k40m"
-    )
+    parts = membench.compile(digits_cnn(), CRITERION, batch, micro_batch=3, backend="simulated", device="k40m")
     first, last = map(str, parts.plan)
     assert first.startswith("2 times the schedule of Sequential (batch 3) by eager")
     assert last.startswith("schedule of Sequential (batch 2) by eager")
@@ -126,9 +124,7 @@ def test_a_large_step_is_simulated_without_being_allocated() -> None:
     with torch.device("meta"):
         module = imagenet_resnet(50)
         large = torch.empty(64, 3, 224, 224), torch.empty(64, dtype=torch.int64)
-    step = membench.compile(
-        module, CRITERION, large, strategy="layrub_hybrid", backend="simulated", device="k40m"
-    )
+    step = membench.compile(module, CRITERION, large, strategy="layrub_hybrid", backend="simulated", device="k40m")
     measured = step.measure()
     assert measured.source == "simulated"
     assert measured.peak_bytes == step.predicted_peak_bytes > 900 * MIB
@@ -136,9 +132,7 @@ def test_a_large_step_is_simulated_without_being_allocated() -> None:
     with pytest.raises(MembenchError, match="a simulated step computes nothing"):
         step(*large)
     with pytest.raises(OutOfMemory, match=r"needs .* GB and the device has"):
-        membench.compile(
-            module, CRITERION, large, strategy="network_wide", backend="simulated", device="titan_z"
-        )
+        membench.compile(module, CRITERION, large, strategy="network_wide", backend="simulated", device="titan_z")
 
 
 @settings(deadline=None)
@@ -152,14 +146,14 @@ def test_a_refusal_of_all_micro_batches_names_the_one_with_the_least_bound(facto
 
     bounds = {size: graph_at(size).lower_bound_bytes for size in images_by_size}
     with pytest.raises(InfeasibleSchedule) as refusal:
-        plan_step(graph_at, 8, Eager(), UnitCost(), 1, "fastest")
+        StepPlanner(graph_at, 8, Eager(), UnitCost(), micro_batch="fastest").within(1)
     least = min(bounds, key=lambda size: bounds[size])
     assert (refusal.value.micro_batch, refusal.value.lower_bound_bytes) == (least, bounds[least])
     assert f"in micro-batches of {least}, the least demanding of those tried" in str(refusal.value)
     with pytest.raises(InfeasibleSchedule, match="in micro-batches of 4,"):
-        plan_step(graph_at, 8, Eager(), UnitCost(), 1, 4)
+        StepPlanner(graph_at, 8, Eager(), UnitCost(), micro_batch=4).within(1)
     with pytest.raises(InfeasibleSchedule, match="or lower the batch size") as refusal:
-        plan_step(graph_at, 8, Eager(), UnitCost(), 1)
+        StepPlanner(graph_at, 8, Eager(), UnitCost()).within(1)
     assert (refusal.value.micro_batch, refusal.value.lower_bound_bytes) == (None, bounds[8])
 
 
@@ -192,20 +186,14 @@ def test_out_of_memory_names_segments_where_they_alone_do_not_fit() -> None:
     ("arguments", "message"),
     [
         ({"strategy": LayrubHybrid}, "the strategy is a name or an instance of a Strategy, not <class"),
-        (
-            {"device": "k40m"},
-            "device, cluster and machine are for backend='simulated', but the backend is 'cpu'",
-        ),
+        ({"device": "k40m"}, "device, cluster and machine are for backend='simulated', but the backend is 'cpu'"),
         (
             {"cluster": "modnn_k40x4"},
             "device, cluster and machine are for backend='simulated', but the backend is 'cpu'",
         ),
         ({"cuda_graph": True}, "cuda_graph=True needs backend='cuda'"),
         ({"cuda_graph": True, "backend": "simulated", "device": "k40m"}, "needs backend='cuda'"),
-        (
-            {"exchange": "never", "backend": "simulated", "device": "k40m"},
-            "exchange is one of as_made, at_end",
-        ),
+        ({"exchange": "never", "backend": "simulated", "device": "k40m"}, "exchange is one of as_made, at_end"),
     ],
 )
 def test_arguments_that_would_have_no_effect_are_refused(
@@ -238,9 +226,7 @@ def test_a_call_within_autocast_is_refused_unless_it_was_captured_so(batch: tupl
         membench.compile(module, CRITERION, batch, precision=precision) for precision in (None, "amp_bf16")
     )
     with torch.autocast("cpu", torch.bfloat16):
-        with pytest.raises(
-            MembenchError, match="called with autocast to torch.bfloat16 and was captured with"
-        ):
+        with pytest.raises(MembenchError, match="called with autocast to torch.bfloat16 and was captured with"):
             step(*batch)
         within, captured_within = casting(*batch), membench.compile(module, CRITERION, batch)
         assert captured_within(*batch).equal(within)
@@ -293,9 +279,7 @@ class ReplacesBuffer(nn.Module):
 
 def test_models_that_a_graph_cannot_express_are_refused_by_layer() -> None:
     data = torch.randn(2, 4), torch.randint(4, (2,))
-    with pytest.raises(
-        UnsupportedModel, match="layer '0' is not supported: Python reads the value of a tensor"
-    ):
+    with pytest.raises(UnsupportedModel, match="layer '0' is not supported: Python reads the value of a tensor"):
         membench.compile(nn.Sequential(ReadsValues()), CRITERION, data)
     with pytest.raises(UnsupportedModel, match="layer 'seen' is not supported: it replaces a buffer"):
         membench.compile(ReplacesBuffer(), CRITERION, data)

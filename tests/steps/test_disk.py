@@ -16,25 +16,25 @@ from torch import Tensor
 
 from membench.capture.capture import Captures
 from membench.core.errors import DiskFailed, InfeasibleSchedule, MembenchError
-from membench.core.optimizer import WeightUpdate
-from membench.core.schedule import LOAD_STREAM, STORE_STREAM, Drop, Load, Schedule, Store
-from membench.core.workload import Workload
+from membench.core.graph.schedule import LOAD_STREAM, STORE_STREAM, Drop, Load, Schedule, Store
+from membench.core.step.optimizer import WeightUpdate
+from membench.core.step.workload import Workload
 from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
+from membench.steps.request import StepRequest
 from membench.strategies.base import Strategy
 from membench.strategies.ratel import Ratel
 from membench.strategies.zero_infinity import ZeroInfinity
-from tests.helpers.disk import host_peak_bytes, layers
-from tests.helpers.host_updates import HostUpdates
-from tests.helpers.networks import COST
-from tests.helpers.updates import EVERY_OPTIMIZER, Values, assert_same, plain_training, same, values
+from tests.helpers.networks.contract import COST
+from tests.helpers.steps.disk import host_peak_bytes, layers
+from tests.helpers.steps.host_updates import HostUpdates
+from tests.helpers.steps.updates import EVERY_OPTIMIZER, Values, assert_same, plain_training, same, values
 
 MAKERS = {
     **{name: make for name, make in EVERY_OPTIMIZER.items() if name not in ("SGD", "Adafactor")},
     "AdamW, fused": partial(torch.optim.AdamW, fused=True),
 }
-"""Every optimizer with states, which are all in host memory at once where it updates all weights at once, as Adafactor does."""
+"""Every optimizer with states, which are all in host memory at once if it updates all weights at once (Adafactor)."""
 QUICK = ("momentum", "AdamW, fused")
 STEPS = 3
 UPDATES = HostUpdates()
@@ -51,20 +51,14 @@ def work() -> Workload:
 
 
 def compiled(
-    work: Workload,
-    optimizer: torch.optim.Optimizer,
-    folder: Path,
-    host_memory_bytes: int,
-    strategy: Strategy,
+    work: Workload, optimizer: torch.optim.Optimizer, folder: Path, host_memory_bytes: int, strategy: Strategy
 ) -> Any:
     cost, by = copy(COST), WeightUpdate(optimizer)  # operators have been measured
     cost.host_memory_bytes, cost.disk_folder = host_memory_bytes, folder
-    return build_step(Captures(updated_workload(work, by)), cost, StepOptions(strategy, optimizer=by))
+    return build_step(Captures(updated_workload(work, by)), cost, StepRequest(strategy, optimizer=by))
 
 
-def on_disk(
-    work: Workload, optimizer: torch.optim.Optimizer, folder: Path, strategy: Strategy = UPDATES
-) -> Any:
+def on_disk(work: Workload, optimizer: torch.optim.Optimizer, folder: Path, strategy: Strategy = UPDATES) -> Any:
     """Return a step in the least host memory."""
     with pytest.raises(
         InfeasibleSchedule, match="with this strategy; raise host_memory, or lower the batch size"
@@ -95,10 +89,7 @@ def plain(work: Workload, make: Callable[..., torch.optim.Optimizer]) -> list[Va
 
 def held_bytes(optimizer: torch.optim.Optimizer) -> int:
     return sum(
-        value.nbytes
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, Tensor)
+        value.nbytes for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
     )
 
 
@@ -118,9 +109,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, call: str, after: int) -> Iterator[
         yield
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.exhaustive) for n in MAKERS]
-)
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.exhaustive) for n in MAKERS])
 def test_weights_and_states_are_those_of_pytorch(name: str, work: Workload, tmp_path: Path) -> None:
     expected = plain(work, MAKERS[name])
     optimizer = MAKERS[name](work.module.parameters())

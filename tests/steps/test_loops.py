@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import membench
-from tests.helpers.wrapping import check_same, state_of
+from tests.helpers.steps.wrapping import check_same, state_of
 
 STRATEGIES = ("eager", "layrub_hybrid", "memonger")
 
@@ -36,9 +36,7 @@ def play(strategy: str) -> Any:
     for _ in range(3):
         images, noise = torch.randn(6, 12), torch.randn(6, 4)
         made = makes(noise)
-        of_judge = (
-            functional.softplus(-judges(images)).mean() + functional.softplus(judges(made.detach())).mean()
-        )
+        of_judge = functional.softplus(-judges(images)).mean() + functional.softplus(judges(made.detach())).mean()
         optimizers[1].zero_grad()
         of_judge.backward()
         optimizers[1].step()
@@ -91,10 +89,7 @@ class Margin(nn.Module):
 
 def embed(strategy: str) -> Any:
     torch.manual_seed(0)
-    network, margin = (
-        nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8)),
-        Margin(),
-    )
+    network, margin = (nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8)), Margin())
     embeds = wrapped(network, strategy)
     optimizer = torch.optim.SGD([*embeds.parameters(), *margin.parameters()], 0.1, momentum=0.9)
     for _ in range(3):

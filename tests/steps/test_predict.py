@@ -1,4 +1,4 @@
-"""`membench.predict`: the same numbers as a simulated step, whether it fits or not, and nothing allocated or changed."""
+"""`membench.predict`: a simulated step's numbers, whether it fits or not, and nothing allocated or changed."""
 
 from dataclasses import replace
 from functools import partial
@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import membench
+from membench.advice.device.text import lines
 from membench.core import configuration
-from membench.core.errors import MembenchError
+from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.units import GIB, MIB
 from membench.execution.measurement import cpu_peak_bytes
 from membench.steps.arguments import as_strategy, workload_of
 from membench.steps.predict import Predictor
+from membench.steps.request import StepRequest
 
 RTX3090 = configuration.load("device", "rtx3090")
 
@@ -33,11 +36,7 @@ def batch(size: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=15)
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=3),
-    st.integers(1, 6),
-    st.sampled_from(["eager", "vdnn_all"]),
-)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 6), st.sampled_from(["eager", "vdnn_all"]))
 def test_it_predicts_what_the_simulated_step_has(widths: list[int], size: int, strategy: str) -> None:
     step = (network(*widths), nn.functional.cross_entropy, batch(size))
     predicted = membench.predict(*step, device=RTX3090, strategy=strategy)
@@ -58,17 +57,13 @@ def test_a_step_that_does_not_fit_has_numbers_too() -> None:
 
 def test_settings_of_the_allocator_change_what_is_reserved_and_whether_it_fits() -> None:
     with torch.device("meta"):
-        layers = [
-            nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()) for _ in range(6)
-        ]
+        layers = [nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()) for _ in range(6)]
         images = torch.randn(16, 32, 64, 64)
         step = (nn.Sequential(*layers), nn.functional.mse_loss, (images, images))
     default = membench.predict(*step, device=RTX3090)
     expandable = membench.predict(*step, device=RTX3090, allocator="expandable_segments:True")
     assert expandable.reserved_bytes < default.reserved_bytes
-    assert (
-        replace(expandable, reserved_bytes=default.reserved_bytes, used_bytes=default.used_bytes) == default
-    )
+    assert replace(expandable, reserved_bytes=default.reserved_bytes, used_bytes=default.used_bytes) == default
     assert expandable.used_bytes is not None
     small = replace(RTX3090, memory_bytes=expandable.used_bytes)
     assert not membench.predict(*step, device=small).fits
@@ -124,10 +119,9 @@ def test_an_optimizer_is_a_name_a_class_a_partial_or_an_instance() -> None:
 def test_paged_states_cost_time_and_no_memory_of_the_device() -> None:
     pytest.importorskip("bitsandbytes")
     with torch.device("meta"):
-        step = (nn.Linear(1000, 1000), nn.functional.cross_entropy, (torch.empty(1, 1000), torch.empty(1, dtype=torch.long)))  # fmt: skip
-    paged, held = (
-        membench.predict(*step, device=RTX3090, optimizer=name) for name in ("paged_adamw", "adamw")
-    )
+        batch = torch.empty(1, 1000), torch.empty(1, dtype=torch.long)
+        step = (nn.Linear(1000, 1000), nn.functional.cross_entropy, batch)
+    paged, held = (membench.predict(*step, device=RTX3090, optimizer=name) for name in ("paged_adamw", "adamw"))
     assert paged.parts_bytes["optimizer state"] == 2 * 4000 < held.parts_bytes["optimizer state"]
     copied_s = 8e6 / RTX3090.host_to_device_bytes_per_s + 8e6 / RTX3090.device_to_host_bytes_per_s
     assert paged.step_time_s > copied_s > held.step_time_s
@@ -138,8 +132,91 @@ def test_a_program_may_have_rates_of_its_own() -> None:
     workload = workload_of(module, nn.CrossEntropyLoss(), (torch.randn(2, 16), torch.randint(4, (2,))))
     device = configuration.load("device", "t4")
     quick, slow = (
-        Predictor(workload, as_strategy("pytorch"), rates=rates).on(device)
+        Predictor(workload, StepRequest(as_strategy("pytorch")), rates=rates).on(device)
         for rates in (None, {"issue_s": 0.01})
     )
     assert slow.step_time_s > 0.05 > quick.step_time_s
     assert slow.allocated_bytes == quick.allocated_bytes
+
+
+class First(nn.Module):
+    """Reads one element of its input, which it does not need to hold for a gradient."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values[:1] + 1
+
+
+def _fits(device: str, size_bytes: int) -> bool:
+    values = torch.empty(size_bytes // 4, device="meta")
+    return membench.predict(First(), None, ((values,), ()), device=device).fits
+
+
+@pytest.mark.parametrize("device", configuration.names("device"))
+def test_one_tensor_fits_up_to_what_the_context_leaves_of_the_driver_s_total(device: str) -> None:
+    profile = configuration.load("device", device)
+    assert _fits(device, profile.free_bytes - 4 * MIB)
+    assert not _fits(device, profile.free_bytes + 4 * MIB)
+
+
+def test_tensors_do_not_fit_that_cards_with_such_labels_have_refused() -> None:
+    assert not _fits("l4", int(23.5 * GIB))  # of "24 GB"
+    assert not _fits("t4", int(14.8 * GIB))
+    assert not _fits("rtx4090", int(23.7 * GIB))
+    assert not _fits("rtx2080ti", int(10.77 * GIB))
+    assert not _fits("v100", int(31.75 * GIB))
+
+
+def test_a_device_with_other_links_than_the_cluster_s_is_refused_before_anything_else() -> None:
+    batch = ((torch.empty(2, 4, device="meta"),), ())
+    with pytest.raises(MembenchError, match="mi300x has Infinity Fabric 3 x7, .* choose cluster mi300x8"):
+        membench.predict(nn.Linear(4, 4), None, batch, cluster="dgx_h100", device="mi300x")
+
+
+@pytest.mark.parametrize("net", [nn.Identity(), nn.Flatten(), nn.Dropout(0.5), nn.Sequential()])
+def test_a_step_of_inference_without_operators_takes_no_time(net: nn.Module) -> None:
+    batch = ((torch.randn(2, 3, 4),), ())
+    found = membench.predict(net.eval(), None, batch, device="t4")
+    assert (found.allocated_bytes, found.step_time_s, found.parts_bytes) == (96, 0, {"inputs": 96})
+    assert found.fits and found.samples_per_s == float("inf")
+    advice = membench.advise(net, None, batch, device="t4", processes=1, methods=["eager"])
+    assert advice.fits
+    assert "0.0 us" in "\n".join(lines(advice))
+    step = membench.compile(net, None, batch)
+    assert step.predicted_peak_bytes == 96
+    assert torch.equal(step(batch[0][0]), net(batch[0][0]))
+
+
+def test_a_step_of_training_without_weights_is_refused_with_what_to_do() -> None:
+    batch = ((torch.randn(2, 3),), ())
+    for entry, device in ((membench.predict, {"device": "t4"}), (membench.compile, {})):
+        with pytest.raises(UnsupportedModel, match="for the gradient of an input, make the input a torch.nn.Parameter"):
+            entry(nn.Identity(), torch.sum, batch, **device)  # type: ignore[operator]
+
+
+def test_micro_batches_on_one_device_add_up_gradients() -> None:
+    net, batch = nn.Linear(64, 64), ((torch.randn(8, 64),), ())
+    one, four = (
+        membench.predict(net, torch.sum, batch, device="t4", optimizer="adam", accumulate=count) for count in (1, 4)
+    )
+    assert four.batch_size == 32 and four.stages == ()
+    assert 1 < four.step_time_s / one.step_time_s < 4
+    assert four == membench.predict(net, torch.sum, batch, cluster="one", device="t4", optimizer="adam", accumulate=4)
+    with pytest.raises(MembenchError, match="a step of inference does not have; leave it out"):
+        membench.predict(net, None, batch, device="t4", accumulate=2)
+
+
+class _Guided(nn.Module):
+    """A frozen network whose input is trained."""
+
+    def __init__(self, network: nn.Module, image: Tensor) -> None:
+        super().__init__()
+        self.network, self.image = network.requires_grad_(False), nn.Parameter(image)
+
+    def forward(self) -> Tensor:
+        found: Tensor = self.network(self.image)
+        return found
+
+
+def test_the_gradient_of_an_input_is_predicted_as_the_text_advises() -> None:
+    found = membench.predict(_Guided(nn.Linear(64, 64), torch.randn(8, 64)), torch.sum, ((), ()), device="t4")
+    assert found.parts_bytes["weight gradients"] == 8 * 64 * 4

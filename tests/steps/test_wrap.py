@@ -15,16 +15,10 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import membench
-from membench.core.errors import (
-    InfeasibleSchedule,
-    MembenchError,
-    ShapeMismatch,
-    UnsupportedModel,
-    UnsupportedStrategy,
-)
+from membench.core.errors import InfeasibleSchedule, MembenchError, ShapeMismatch, UnsupportedModel, UnsupportedStrategy
 from membench.steps.real import kept_steps
 from membench.steps.wrapped.wrapped_step import WrappedStep
-from tests.helpers.wrapping import CLASSES, Small, batch, check_loop, loss_of, pair, state_of
+from tests.helpers.steps.wrapping import CLASSES, Small, batch, check_loop, loss_of, pair, state_of
 
 
 def test_two_steps_of_training_and_the_output_are_exact() -> None:
@@ -79,18 +73,12 @@ def test_modes_and_evaluation_without_gradients_are_exact() -> None:
         with torch.no_grad():
             without = module(batch()[0])
         with torch.inference_mode():
-            inferred = {
-                name: torch.as_tensor(value) for name, value in module(batch(2)[0]).items() if name != "kind"
-            }
+            inferred = {name: torch.as_tensor(value) for name, value in module(batch(2)[0]).items() if name != "kind"}
         with_history = module(batch()[0])
         loss_of(module).backward()
         module.train()
         loss_of(module).backward()
-        return (
-            without,
-            {name: value.clone() for name, value in inferred.items()},
-            with_history["logits"].detach(),
-        )
+        return (without, {name: value.clone() for name, value in inferred.items()}, with_history["logits"].detach())
 
     check_loop(loop, strategy="eager")
 
@@ -125,9 +113,7 @@ def test_a_smaller_last_batch_is_captured_on_first_use_and_kept(caplog: pytest.L
 def test_fixed_shapes_refuse_another_call_and_name_it() -> None:
     _, wrapped = pair(shapes="fixed", example=batch()[0])
     loss_of(wrapped).backward()
-    with pytest.raises(
-        ShapeMismatch, match=r"\(3, 3, 6, 6\) float32 is not like the .*\(4, 3, 6, 6\) float32, and"
-    ):
+    with pytest.raises(ShapeMismatch, match=r"\(3, 3, 6, 6\) float32 is not like the .*\(4, 3, 6, 6\) float32, and"):
         loss_of(wrapped, 3)
     with pytest.raises(ShapeMismatch, match=r"\(4, 3, 6, 6\) float64 is not like"):
         wrapped(batch()[0].double())
@@ -137,9 +123,7 @@ def test_fixed_shapes_refuse_another_call_and_name_it() -> None:
 
 
 def test_a_wrong_dtype_is_named_at_the_first_call() -> None:
-    with pytest.raises(
-        UnsupportedModel, match="of float32 and float64 in one product, which PyTorch refuses; convert"
-    ):
+    with pytest.raises(UnsupportedModel, match="of float32 and float64 in one product, which PyTorch refuses; convert"):
         membench.wrap(nn.Linear(3, 2))(torch.ones(2, 3, dtype=torch.float64))
 
 

@@ -14,9 +14,7 @@ LEFT_OUT = {"auto", "epmc", "modnn", "serial_csr"}
 
 def step() -> tuple[nn.Module, nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     torch.manual_seed(0)
-    layers = [
-        layer for _ in range(4) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
-    ]
+    layers = [layer for _ in range(4) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())]
     module = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(10))
     batch = torch.randn(16, 8, 16, 16), torch.randint(10, (16,))
     module(batch[0])

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.core.schedule import Compute
+from membench.core.graph.schedule import Compute
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import live_bytes
 from membench.planning.pool import ALIGNMENT_BYTES
 from membench.steps.plan import plan
 from membench.strategies.best_fit import BestFit
 from membench.strategies.eager import Eager
-from tests.helpers.chains import chain_of_sizes
-from tests.helpers.costs import UnitCost
-from tests.helpers.networks import COST, reference
+from tests.helpers.networks.contract import COST, reference
+from tests.helpers.planning.chains import chain_of_sizes
+from tests.helpers.planning.costs import UnitCost
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=12))
@@ -40,7 +40,7 @@ def test_an_activation_that_fits_no_gap_makes_the_pool_grow() -> None:
     assert schedule.peak_bytes - graph.external_bytes == 6 * unit
 
 
-@pytest.mark.parametrize("network", ["googlenet", "resnet18", "vit"])
+@pytest.mark.parametrize("network", [pytest.param("googlenet", marks=pytest.mark.slow), "resnet18", "vit"])
 def test_the_extent_never_shrinks_while_the_step_computes(network: str) -> None:
     schedule = plan(reference(network).captured.graph, BestFit(), COST, None)
     held = zip(schedule.instructions, live_bytes(schedule), strict=True)

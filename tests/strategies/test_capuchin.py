@@ -2,13 +2,13 @@
 
 import pytest
 
-from membench.core.schedule import Offload
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.schedule import Offload
+from membench.core.graph.task_graph import TaskGraph
 from membench.planning.choices.problem import Problem
 from membench.steps.plan import plan
 from membench.strategies.capuchin import Capuchin, Evictions
-from tests.helpers.chains import chain_of_sizes
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.chains import chain_of_sizes
+from tests.helpers.planning.costs import UnitCost
 
 SLOW_TO_COPY = [40, 1, 40, 1, 40]
 """Copies of the large ones take longer than the whole step, a forward task 2.5 seconds."""
@@ -26,11 +26,7 @@ def evictions(graph: TaskGraph) -> list[tuple[str, bool]]:
 def test_what_time_hides_is_swapped_first_and_the_rest_recomputed_by_bytes_per_second() -> None:
     order = evictions(chain_of_sizes(SLOW_TO_COPY))
     assert order[:2] == [("activation1", True), ("activation3", True)]  # the longer absence first
-    assert {name for name, is_swapped in order[2:] if not is_swapped} == {
-        "activation0",
-        "activation2",
-        "activation4",
-    }
+    assert {name for name, is_swapped in order[2:] if not is_swapped} == {"activation0", "activation2", "activation4"}
 
 
 def test_nothing_is_evicted_before_memory_lacks() -> None:

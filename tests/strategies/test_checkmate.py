@@ -8,9 +8,9 @@ from membench.core.errors import UnsupportedStrategy
 from membench.steps.plan import plan
 from membench.strategies.checkmate import Checkmate, layer_ends
 from membench.strategies.rotor import Rotor
-from tests.helpers.chains import INPUT_BYTES, chain_of_convolutions, chain_of_sizes
-from tests.helpers.costs import UnitCost, forward_s
-from tests.helpers.shortest import chains, check_free, check_shortest
+from tests.helpers.planning.chains import INPUT_BYTES, chain_of_convolutions, chain_of_sizes
+from tests.helpers.planning.costs import UnitCost, forward_s
+from tests.helpers.planning.shortest import chains, check_free, check_shortest
 
 
 def test_nothing_is_recomputed_within_eagers_peak_or_without_a_budget() -> None:
@@ -19,9 +19,7 @@ def test_nothing_is_recomputed_within_eagers_peak_or_without_a_budget() -> None:
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(layers=chains(5), share=st.floats(0, 1))
-def test_a_search_over_all_orders_finds_none_that_is_faster(
-    layers: list[tuple[int, int]], share: float
-) -> None:
+def test_a_search_over_all_orders_finds_none_that_is_faster(layers: list[tuple[int, int]], share: float) -> None:
     check_shortest(Checkmate(), layers, share)
 
 
@@ -35,9 +33,7 @@ def test_on_a_chain_of_convolutions_it_is_at_least_as_fast_as_rotor(share: float
 
 def test_a_graph_of_too_many_nodes_is_refused_with_their_number() -> None:
     graph = chain_of_sizes([1] * 9)
-    with pytest.raises(
-        UnsupportedStrategy, match="at most 8 nodes, and this graph has 10 layers in 10 stages"
-    ):
+    with pytest.raises(UnsupportedStrategy, match="at most 8 nodes, and this graph has 10 layers in 10 stages"):
         plan(graph, Checkmate(most_nodes=8), UnitCost(), INPUT_BYTES + 5)
 
 

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from membench.core.errors import MembenchError
-from membench.core.schedule import Offload
-from membench.core.task_graph import Task
+from membench.core.graph.schedule import Offload
+from membench.core.graph.task_graph import Task
 from membench.steps.plan import plan
 from membench.strategies.dtr import Dtr
-from tests.helpers.chains import chain_of_sizes, graph_of
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.chains import chain_of_sizes, graph_of
+from tests.helpers.planning.costs import UnitCost
 
 
 class OneCostlyTask(UnitCost):

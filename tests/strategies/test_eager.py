@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torchvision.models.densenet import DenseNet
 
 from membench.capture.capture import capture
-from membench.core.task_graph import Kind, Phase
-from membench.core.workload import Workload
+from membench.core.graph.task_graph import Kind, Phase
+from membench.core.step.workload import Workload
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
-from tests.helpers.networks import COST, Layer, Reference, reference_of
-from tests.helpers.random_networks import PLANS, random_reference
+from tests.helpers.networks.contract import COST, Layer, Reference, reference_of
+from tests.helpers.networks.random_networks import PLANS, random_reference
 
 
 def test_the_backward_of_a_convolution_is_one_call() -> None:
@@ -35,9 +35,7 @@ def check_peak(case: Reference) -> None:
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000))
 @example(layers=[("normalized", 1, 7), ("normalized", 7, 2), ("dropout", 1, 1)], seed=0)
-def test_random_networks_hold_no_more_than_in_plain_pytorch(
-    layers: list[tuple[str, int, int]], seed: int
-) -> None:
+def test_random_networks_hold_no_more_than_in_plain_pytorch(layers: list[tuple[str, int, int]], seed: int) -> None:
     check_peak(random_reference(layers, seed))
 
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.epmc.metrics import step_metrics
 from membench.backends.cpu import Chaos
 from membench.capture.capture import capture
-from membench.core.codec import EncodingOverflow
-from membench.core.schedule import COMPUTE_STREAM, Compute, Decode, Encode, Free, RepeatedSchedule, Schedule
-from membench.core.task_graph import Kind, Phase, TaskGraph
-from membench.core.workload import Workload
-from membench.papers.metrics.epmc import step_metrics
+from membench.core.graph.codec import EncodingOverflow
+from membench.core.graph.schedule import COMPUTE_STREAM, Compute, Decode, Encode, Free, RepeatedSchedule, Schedule
+from membench.core.graph.task_graph import Kind, Phase, TaskGraph
+from membench.core.step.workload import Workload
 from membench.steps.densities import likely_densities
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
@@ -19,8 +19,8 @@ from membench.strategies.eager import Eager
 from membench.strategies.epmc import CODEC_STREAM, Epmc, SerialCsr
 from membench.strategies.gist import Gist
 from membench.sweep.cells.metrics import plan_metrics
-from tests.helpers.checks import check_exact, step_of
-from tests.helpers.networks import COST, reference, reference_of
+from tests.helpers.networks.contract import COST, reference, reference_of
+from tests.helpers.steps.checks import check_exact, step_of
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,7 @@ def test_only_the_relu_of_a_convolution_hides_conversions(pairs: Workload, graph
     streams = {layer_of(schedule.graph, item.block): item.stream for item in encodes(schedule)}
     assert streams == {"1": CODEC_STREAM, "3": COMPUTE_STREAM, "4": CODEC_STREAM}
     decodes = {
-        layer_of(schedule.graph, item.block): item.stream
-        for item in schedule.instructions
-        if isinstance(item, Decode)
+        layer_of(schedule.graph, item.block): item.stream for item in schedule.instructions if isinstance(item, Decode)
     }
     assert decodes == streams
 
@@ -114,9 +112,7 @@ def test_the_compression_ratio_of_a_large_activation_follows_the_paper(density: 
     """Four bytes against 3 d + 2/256 and four bytes for a block of rows (algorithms.md, 5.4)."""
     codec = Epmc(density=density)._codec
     elements = 2**22
-    assert 4 * elements / codec.size_bytes(elements, round(density * elements)) == pytest.approx(
-        ratio, rel=0.01
-    )
+    assert 4 * elements / codec.size_bytes(elements, round(density * elements)) == pytest.approx(ratio, rel=0.01)
 
 
 def test_an_activation_that_would_grow_is_not_encoded(graph: TaskGraph) -> None:
@@ -139,9 +135,7 @@ def test_the_indices_of_pooling_are_stored_in_every_system(graph: TaskGraph) -> 
     assert found["stored_map_bytes"] - found["encoded_bytes"] >= 8 * 4 * 8 * 8 * 8
 
 
-@pytest.mark.parametrize(
-    "network", ["alexnet", pytest.param("googlenet", marks=pytest.mark.exhaustive), "resnet18"]
-)
+@pytest.mark.parametrize("network", ["alexnet", pytest.param("googlenet", marks=pytest.mark.exhaustive), "resnet18"])
 def test_measured_densities_are_room_enough_and_lossless_results_are_exact(network: str) -> None:
     case = reference(network)
     torch.manual_seed(1)  # as the step that follows: dropout makes zeros, too
@@ -166,10 +160,7 @@ def test_measuring_leaves_the_model_as_it_was(pairs: Workload) -> None:
 def test_activations_denser_than_planned_are_an_error_with_a_remedy(pairs: Workload) -> None:
     case = reference_of(pairs)
     schedule = plan(case.captured.graph, Epmc(density=0.1), COST, None)
-    with (
-        step_of(case, schedule, None) as step,
-        pytest.raises(EncodingOverflow, match="plan with a higher density"),
-    ):
+    with step_of(case, schedule, None) as step, pytest.raises(EncodingOverflow, match="plan with a higher density"):
         step(pairs.inputs, pairs.targets)
 
 

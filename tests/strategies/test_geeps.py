@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
     Compute,
@@ -15,16 +15,16 @@ from membench.core.schedule import (
     RepeatedSchedule,
     Schedule,
 )
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES
-from membench.core.timeline import Span
+from membench.core.graph.task_graph import EXTERNAL_ROLES, RESULT_ROLES
+from membench.core.graph.timeline import Span
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import live_bytes
 from membench.steps.plan import plan
-from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.geeps import COPY_BACK_STREAM, GeePS
-from tests.helpers.chains import chain_of_sizes
-from tests.helpers.costs import UnitCost
-from tests.helpers.networks import COST, reference
+from tests.helpers.networks.contract import COST, reference
+from tests.helpers.planning.chains import chain_of_sizes
+from tests.helpers.planning.costs import UnitCost
 
 
 def in_pool_bytes(schedule: Schedule) -> int:
@@ -35,7 +35,8 @@ def in_pool_bytes(schedule: Schedule) -> int:
 def test_the_pool_of_a_chain_is_twice_its_largest_layer(activation_bytes: list[int]) -> None:
     schedule = GeePS().schedule(chain_of_sizes(activation_bytes), UnitCost(), None)
     validate(schedule)
-    # Backward, a layer accesses the activation that it reads and two gradients; the loss an activation and its gradient.
+    # Backward, a layer accesses the activation that it reads and two gradients; the loss an activation and its
+    # gradient.
     accesses = [before + own + before for before, own in pairwise(activation_bytes)]
     assert in_pool_bytes(schedule) == 2 * max(*accesses, 2 * activation_bytes[-1])
     work = zip(schedule.instructions, live_bytes(schedule), strict=True)
@@ -43,9 +44,7 @@ def test_the_pool_of_a_chain_is_twice_its_largest_layer(activation_bytes: list[i
 
 
 def test_the_peak_does_not_grow_with_depth() -> None:
-    peaks = {
-        GeePS().schedule(chain_of_sizes([10] * depth), UnitCost(), None).peak_bytes for depth in (3, 10, 100)
-    }
+    peaks = {GeePS().schedule(chain_of_sizes([10] * depth), UnitCost(), None).peak_bytes for depth in (3, 10, 100)}
     assert len(peaks) == 1
 
 
@@ -54,9 +53,7 @@ def test_each_activation_of_a_chain_is_offloaded_and_prefetched_once() -> None:
     names = schedule.graph.blocks
     out = [names[item.block].name for item in schedule.instructions if isinstance(item, Offload)]
     back = [names[item.block].name for item in schedule.instructions if isinstance(item, Prefetch)]
-    assert out == [
-        f"activation{i}" for i in range(7)
-    ]  # the last one is still there when the loss is computed
+    assert out == [f"activation{i}" for i in range(7)]  # the last one is still there when the loss is computed
     assert back == out[::-1]
 
 

@@ -8,21 +8,22 @@ import pytest
 import torch
 
 import membench
+from experiments.validation.programs.lohan import FeatureLoss, LoHan
 from membench.core import configuration
-from membench.core.cost_model import CostModel
 from membench.core.errors import UnsupportedStrategy
-from membench.core.optimizer import WeightUpdate
-from membench.core.schedule import Compute, Free, Offload, Prefetch, Schedule
-from membench.core.task_graph import Phase, Role, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.schedule import Compute, Free, Offload, Prefetch, Schedule
+from membench.core.graph.task_graph import Phase, Role, TaskGraph
+from membench.core.hardware.cost_model import CostModel
+from membench.core.step.optimizer import WeightUpdate
+from membench.core.step.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
-from membench.models.lohan import FeatureLoss, LoHan
 from membench.models.megatron import MasterAdam, Megatron, TokenLoss
 from membench.planning.memory.liveness import live_bytes
 from membench.planning.rewrites.rewrite import as_written
 from membench.steps.plan import plan
 from membench.steps.predict import Predictor
+from membench.steps.request import StepRequest
 from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
 from membench.strategies.ratel import Ratel, Swapping
@@ -53,7 +54,7 @@ def graph() -> TaskGraph:
         network = LoHan(layers=LAYERS, width=WIDTH, heads=4, vocabulary=256)
         batch = torch.zeros(BATCH, TOKENS, dtype=torch.long), torch.zeros(BATCH, TOKENS, WIDTH)
     workload = Workload("gpt", network, FeatureLoss(), *((each,) for each in batch))
-    return Predictor(workload, PyTorch(), update=WeightUpdate(torch.optim.AdamW)).graph
+    return Predictor(workload, StepRequest(PyTorch(), optimizer=WeightUpdate(torch.optim.AdamW))).graph
 
 
 def planned(graph: TaskGraph, strategy: Strategy) -> Schedule:
@@ -79,9 +80,7 @@ def copied(schedule: Schedule, kind: type[Offload] | type[Prefetch], role: Role)
     return [block for block in found if blocks[block].role is role]
 
 
-def test_the_written_step_recomputes_what_its_program_does_and_ends_with_the_update_in_parts(
-    graph: TaskGraph,
-) -> None:
+def test_the_written_step_recomputes_what_its_program_does_and_ends_with_the_update_in_parts(graph: TaskGraph) -> None:
     written = as_written(graph, COST)
     recomputed = [task.name for task in written.tasks if task.is_recomputed]
     assert recomputed and not any(task.is_recomputed for task in graph.tasks)
@@ -152,9 +151,7 @@ def test_checkpoints_of_the_program_leave_under_zero_infinity(graph: TaskGraph) 
 
 def test_a_faster_link_lets_more_activations_leave_and_fewer_be_made_again(graph: TaskGraph) -> None:
     dropped_bytes = [
-        graph.size_bytes(
-            block for segment in Swapping(graph, cost_of(rate)).segments() for block in segment.dropped
-        )
+        graph.size_bytes(block for segment in Swapping(graph, cost_of(rate)).segments() for block in segment.dropped)
         for rate in (1e9, 50e9, 1e12)
     ]
     assert dropped_bytes[0] > dropped_bytes[2]
@@ -170,26 +167,19 @@ def test_what_a_stage_hands_on_always_leaves(graph: TaskGraph) -> None:
     assert set(left) <= frees
 
 
-def test_a_delayed_update_runs_beside_the_passes_on_the_gradients_of_the_step_before(
-    graph: TaskGraph,
-) -> None:
+def test_a_delayed_update_runs_beside_the_passes_on_the_gradients_of_the_step_before(graph: TaskGraph) -> None:
     in_time, delayed = (planned(graph, ZeroOffload(delayed=delayed)) for delayed in (False, True))
     tasks, blocks = delayed.graph.tasks, delayed.graph.blocks
     first = next(task.index for task in tasks if not task.on_host)
-    assert {blocks[block].name.rpartition(":")[2] for task in tasks[:first] for block in task.reads} >= {
-        "previous"
-    }
+    assert {blocks[block].name.rpartition(":")[2] for task in tasks[:first] for block in task.reads} >= {"previous"}
     weights = {block.index for block in blocks if block.role is Role.WEIGHT}
     assert weights.isdisjoint(block for task in tasks for block in task.writes)
-    kept = {
-        block for task in tasks[:first] for block in task.reads if blocks[block].name.endswith(":previous")
-    }
+    kept = {block for task in tasks[:first] for block in task.reads if blocks[block].name.endswith(":previous")}
     assert kept == {block for task in tasks[first:] if task.on_host for block in task.writes}
     assert delayed.peak_bytes == in_time.peak_bytes
     fast_link = cost_of(1e12)
     times_s = [
-        step_time_s(plan(graph, ZeroOffload(delayed=delayed), fast_link, None), fast_link)
-        for delayed in (False, True)
+        step_time_s(plan(graph, ZeroOffload(delayed=delayed), fast_link, None), fast_link) for delayed in (False, True)
     ]
     assert times_s[1] < times_s[0]
 

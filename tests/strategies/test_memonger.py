@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models import resnet50
 
-from membench.core.schedule import Compute, Schedule
-from membench.core.task_graph import Kind, Phase, TaskGraph
+from membench.core.graph.schedule import Compute, Schedule
+from membench.core.graph.task_graph import Kind, Phase, TaskGraph
 from membench.core.units import MIB
 from membench.planning.memory.liveness import peak_bytes
 from membench.planning.rewrites.recompute import Repeatable, recompute
@@ -18,8 +18,8 @@ from membench.steps.plan import plan
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.memonger import GUESSES, MATCH_RANGE, TRIALS, Memonger, StoragePool, _ForwardPass
-from tests.helpers.chains import ACTIVATION_ROLES, FEATURE_MAP_BYTES, chain_of_convolutions, graph_of
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.chains import ACTIVATION_ROLES, FEATURE_MAP_BYTES, chain_of_convolutions, graph_of
+from tests.helpers.planning.costs import UnitCost
 
 LARGEST_VECTOR_BYTES = 2048 * 4
 """Of ResNet-50: one number a channel."""
@@ -39,9 +39,7 @@ def test_a_chain_of_equal_convolutions_holds_twice_the_square_root_of_its_depth(
 
 @pytest.mark.slow
 def test_four_times_the_depth_takes_twice_the_memory() -> None:
-    shallow, deep = (
-        maps_held(Memonger(), chain_of_convolutions(depth, normalized=True)) for depth in (25, 100)
-    )
+    shallow, deep = (maps_held(Memonger(), chain_of_convolutions(depth, normalized=True)) for depth in (25, 100))
     assert 1.7 < deep / shallow < 2.3
 
 
@@ -54,9 +52,7 @@ def residual() -> Schedule:
 
 def test_a_task_of_the_forward_pass_runs_at_most_twice(residual: Schedule) -> None:
     tasks = residual.graph.tasks
-    runs = Counter(
-        t.name.removesuffix(" again") for t in tasks if t.gradient_of is None and t.kind is not Kind.LOSS
-    )
+    runs = Counter(t.name.removesuffix(" again") for t in tasks if t.gradient_of is None and t.kind is not Kind.LOSS)
     assert max(runs.values()) == 2
     forward = sum(task.phase is Phase.FORWARD for task in tasks)
     again = sum(task.name.endswith(" again") for task in tasks)

@@ -1,17 +1,22 @@
 """POFO: on a slow link it is rotor, on a fast one it recomputes nothing, and between it is faster than both alone."""
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from membench.backends.simulated import SimulatedBackend
+from membench.capture.capture import capture
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import CHANGES_NOTHING, Offload, Schedule
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.schedule import CHANGES_NOTHING, Offload, Schedule
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.step.workload import Workload
 from membench.execution.executor import execute
 from membench.steps.plan import plan
 from membench.strategies.pofo import Pofo
 from membench.strategies.rotor import Rotor
-from tests.helpers.chains import chain_of_convolutions, chain_of_sizes
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.chains import chain_of_convolutions, chain_of_sizes
+from tests.helpers.planning.costs import UnitCost
 
 
 class LinkOf(UnitCost):
@@ -96,3 +101,23 @@ def test_it_needs_at_most_what_rotor_needs_and_then_keeps_it(cost: LinkOf) -> No
         needs.append(refusal.value.needed_bytes)
     assert needs[0] <= needs[1]
     assert plan(CHAIN, Pofo(), cost, needs[0]).peak_bytes <= needs[0]
+
+
+def test_a_program_that_checkpoints_is_recomputed_once_more() -> None:
+    """Its tasks that run again by themselves are not taken for those that the method runs again."""
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(3, 8, 3), nn.Linear(8, 4)
+
+        def forward(self, images: Tensor) -> Tensor:
+            features = checkpoint(lambda x: self.first(x).relu(), images.sin(), use_reentrant=False)
+            return self.last(features.mean((2, 3)))  # type: ignore[no-any-return]
+
+    images, classes = (torch.randn(4, 3, 12, 12),), (torch.arange(4),)
+    graph = capture(Workload("net", Checkpointed(), nn.functional.cross_entropy, images, classes)).graph
+    with pytest.raises(InfeasibleSchedule) as refusal:
+        plan(graph, Pofo(), LinkOf(1.0), graph.lower_bound_bytes)
+    budget_bytes = refusal.value.needed_bytes
+    assert plan(graph, Pofo(), LinkOf(1.0), budget_bytes).peak_bytes <= budget_bytes

@@ -1,5 +1,7 @@
 """Plain PyTorch as a strategy: on the CPU its predicted peak is the allocator's, to the byte."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, example, given, settings
@@ -7,17 +9,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from membench.capture.capture import capture
+from membench.capture.trace import ANY_GPU
 from membench.core import configuration
 from membench.core.errors import UnsupportedStrategy
-from membench.core.precision import Precision
-from membench.core.task_graph import Phase, Role, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import Phase, Role, TaskGraph
+from membench.core.step.workload import Workload
 from membench.execution.measurement import peaks_bytes
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
 from membench.strategies.pytorch import PyTorch
-from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, reference, workload
-from tests.helpers.random_networks import ALL_PLANS, LOSSES, Layers, random_workload, runs_in_plain_pytorch
+from tests.helpers.networks.contract import COST, EACH_NETWORK, NETWORKS, reference, workload
+from tests.helpers.networks.random_networks import ALL_PLANS, LOSSES, Layers, random_workload, runs_in_plain_pytorch
 
 CPU = torch.device("cpu")
 
@@ -49,9 +52,7 @@ def test_the_predicted_peak_of_a_network_is_the_allocators(network: str) -> None
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=ALL_PLANS, seed=st.integers(0, 1000), loss=st.sampled_from(sorted(LOSSES)))
 @example(layers=[("dropout in place", 0, 0), ("convolution", 0, 1)], seed=0, loss="masked")  # keeps numbers
-def test_the_predicted_peak_of_random_networks_is_the_allocators(
-    layers: Layers, seed: int, loss: str
-) -> None:
+def test_the_predicted_peak_of_random_networks_is_the_allocators(layers: Layers, seed: int, loss: str) -> None:
     assume(runs_in_plain_pytorch(layers, seed))
     work = random_workload(layers, seed, loss)
     assert measured_bytes(work) == 2 * [predicted_bytes(capture(work).graph)]
@@ -114,6 +115,39 @@ def test_local_variables_hold_what_eager_frees() -> None:
     assert len(plain.graph.tasks) == len(eager.graph.tasks) + 1
 
 
+class Gathering(nn.Module):
+    """A function of a weight and of numbers of its rows."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(500, 64))
+        self.function = function
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.function(self.weight, rows).square().sum()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda weight, rows: weight[rows],
+        lambda weight, rows: weight.index_select(0, rows),
+        lambda weight, rows: weight.gather(0, rows[:, None]),
+        lambda weight, rows: (2 * weight).take(rows),
+        lambda weight, rows: weight.max(0).values,
+        lambda weight, rows: torch.index_put(2 * weight, (rows,), weight[:16]),
+        lambda weight, rows: torch.put(2 * weight, rows, weight[0, :16]),
+    ],
+    ids=["index", "index_select", "gather", "take", "max", "index_put", "put"],
+)
+def test_the_predicted_peak_of_a_gathers_gradient_is_the_allocators(
+    function: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    """Autograd adds to zeros in place, and copies the gradient of a table that was written to."""
+    work = Workload("gathering", Gathering(function), Tensor.clone, (torch.arange(16),))
+    assert measured_bytes(work) == 2 * [predicted_bytes(capture(work).graph)]
+
+
 def test_another_frameworks_graph_is_refused() -> None:
     lowered = configuration.load("framework", "caffe").lower(reference("alexnet").captured.graph)
     with pytest.raises(UnsupportedStrategy, match="framework=pytorch"):
@@ -124,12 +158,8 @@ def test_cast_weights_live_until_the_forward_pass_ends() -> None:
     module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
     arguments = (torch.randn(4, 64),), (torch.randint(64, (4,)),)
     work = Workload("cast", module, nn.functional.cross_entropy, *arguments, precision=Precision.AMP_BF16)
-    plain = capture(work, torch.device("cuda")).graph.plain
+    plain = capture(work, ANY_GPU).graph.plain
     assert plain is not None
-    casts = {
-        block.index
-        for block in plain.blocks
-        if block.size_bytes == 2 * 64 * 64 and block.role is Role.ACTIVATION
-    }
+    casts = {block.index for block in plain.blocks if block.size_bytes == 2 * 64 * 64 and block.role is Role.ACTIVATION}
     released = {task.phase for task in plain.tasks if casts.intersection(task.releases)}
     assert len(casts) == 2 and Phase.FORWARD not in released

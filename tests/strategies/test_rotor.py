@@ -9,9 +9,9 @@ from membench.steps.plan import plan
 from membench.strategies.chain.stages import LONGEST, Chain
 from membench.strategies.pofo import Pofo
 from membench.strategies.rotor import Rotor
-from tests.helpers.chains import INPUT_BYTES, chain_of_convolutions, chain_of_sizes, graph_of
-from tests.helpers.costs import UnitCost, forward_s
-from tests.helpers.shortest import chains, check_free, check_shortest
+from tests.helpers.planning.chains import INPUT_BYTES, chain_of_convolutions, chain_of_sizes, graph_of
+from tests.helpers.planning.costs import UnitCost, forward_s
+from tests.helpers.planning.shortest import chains, check_free, check_shortest
 
 PERSISTENCE = 1.25
 """How much longer than the shortest order one may take in which what is stored stays until it is used."""
@@ -23,9 +23,7 @@ def test_nothing_is_recomputed_within_eagers_peak_or_without_a_budget() -> None:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(layers=chains(7), share=st.floats(0, 1))
-def test_a_search_over_all_orders_finds_none_that_is_much_faster(
-    layers: list[tuple[int, int]], share: float
-) -> None:
+def test_a_search_over_all_orders_finds_none_that_is_much_faster(layers: list[tuple[int, int]], share: float) -> None:
     check_shortest(Rotor(), layers, share, times_longer=PERSISTENCE)
 
 
@@ -84,10 +82,7 @@ def test_a_stage_ends_where_one_block_is_handed_on() -> None:
         head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
         graph = graph_of(nn.Sequential(nn.Conv2d(8, 8, 1), *(Residual() for _ in range(8)), *head), 8, 16)
     layers = [
-        [
-            {graph.layers[graph.tasks[index].layer] for index in tasks}
-            for tasks in (stage.forward, stage.backward)
-        ]
+        [{graph.layers[graph.tasks[index].layer] for index in tasks} for tasks in (stage.forward, stage.backward)]
         for stage in Chain(graph, UnitCost()).stages[:3]
     ]
     first, second = ({f"{number}.inner.{n}" for n in range(3)} for number in (1, 2))

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torchvision.models import resnet50
 
-from membench.core.schedule import Compute, Offload, Prefetch, Schedule
-from membench.core.task_graph import Kind, Phase
+from membench.core.graph.schedule import Compute, Offload, Prefetch, Schedule
+from membench.core.graph.task_graph import Kind, Phase
 from membench.planning.memory.liveness import peak_bytes
 from membench.steps.plan import plan
 from membench.strategies.superneurons import SuperNeurons
-from tests.helpers.chains import ACTIVATION_ROLES, FEATURE_MAP_BYTES, chain_of_convolutions, graph_of
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.chains import ACTIVATION_ROLES, FEATURE_MAP_BYTES, chain_of_convolutions, graph_of
+from tests.helpers.planning.costs import UnitCost
 
 CHEAP = frozenset({Kind.BATCH_NORM, Kind.RELU, Kind.POOLING, Kind.DROPOUT})
 
@@ -39,9 +39,7 @@ def again(schedule: Schedule) -> list[str]:
 
 def layers_offloaded(schedule: Schedule) -> set[str]:
     graph = schedule.graph
-    return {
-        graph.layers[graph.blocks[i.block].layer] for i in schedule.instructions if isinstance(i, Offload)
-    }
+    return {graph.layers[graph.blocks[i.block].layer] for i in schedule.instructions if isinstance(i, Offload)}
 
 
 def test_only_cheap_layers_run_again(residual: Schedule) -> None:
@@ -60,8 +58,7 @@ def test_results_of_convolutions_and_sums_leave_for_the_host(residual: Schedule)
 def test_no_memory_grows_with_depth() -> None:
     held = [
         peak_bytes(
-            plan(chain_of_convolutions(depth, normalized=True), SuperNeurons(), UnitCost(), None),
-            ACTIVATION_ROLES,
+            plan(chain_of_convolutions(depth, normalized=True), SuperNeurons(), UnitCost(), None), ACTIVATION_ROLES
         )
         for depth in (6, 30)
     ]
@@ -87,12 +84,10 @@ def test_a_checkpoint_comes_back_one_checkpoint_before_it_is_needed() -> None:
 
 
 def test_a_small_segment_is_recomputed_once_and_a_large_one_for_each_layer() -> None:
-    """One activation is less than those of a task; four at once are more, so each is recomputed for each of its readers."""
+    """One activation is less than a task's; four are more, so each is recomputed for each of its readers."""
     runs = Counter(again(planned(convolution(), nn.ReLU(), convolution())))
     assert runs["1:relu again"] == 1
-    runs = Counter(
-        again(planned(convolution(), nn.ReLU(), nn.Sigmoid(), nn.Tanh(), nn.GELU(), convolution()))
-    )
+    runs = Counter(again(planned(convolution(), nn.ReLU(), nn.Sigmoid(), nn.Tanh(), nn.GELU(), convolution())))
     # Backward: the convolution reads GELU's result, GELU and tanh tanh's, the sigmoid and ReLU their own.
     expected = {"4:gelu again": 1, "3:tanh again": 3, "2:sigmoid again": 4, "1:relu again": 5}
     assert {name: runs[name] for name in expected} == expected

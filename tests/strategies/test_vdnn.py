@@ -7,15 +7,15 @@ from torch import nn
 
 from membench.core import configuration
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.core.schedule import Compute, Free, Offload, Prefetch, Schedule, Synchronize
-from membench.core.task_graph import Kind, Phase
+from membench.core.graph.schedule import Compute, Free, Offload, Prefetch, Schedule, Synchronize
+from membench.core.graph.task_graph import Kind, Phase
 from membench.planning.algorithms import Preference
 from membench.planning.checking.validate import validate
 from membench.strategies.base import Strategy
 from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
-from tests.helpers.chains import chain_of_kinds
-from tests.helpers.costs import TwoAlgorithmCost
-from tests.helpers.graphs import COST, captured
+from tests.helpers.planning.chains import chain_of_kinds
+from tests.helpers.planning.costs import TwoAlgorithmCost
+from tests.helpers.planning.graphs import COST, captured
 
 TORCH7 = configuration.load("framework", "torch7")
 CONV, POOL, RELU, LINEAR = Kind.CONVOLUTION, Kind.POOLING, Kind.RELU, Kind.LINEAR
@@ -57,9 +57,7 @@ def test_each_activation_is_prefetched_before_the_layer_that_needs_it_begins() -
         if isinstance(item, Compute):
             computed.add(item.task)
         if isinstance(item, Prefetch):
-            readers = [
-                t.index for t in schedule.graph.tasks if t.phase is Phase.BACKWARD and item.block in t.reads
-            ]
+            readers = [t.index for t in schedule.graph.tasks if t.phase is Phase.BACKWARD and item.block in t.reads]
             assert not computed & set(readers)
             before.append(schedule.graph.blocks[item.block].name)
     assert before == ["activation5", "activation3", "activation2", "activation0"]
@@ -178,13 +176,9 @@ def test_a_classifier_begins_behind_a_transformer_s_last_norm() -> None:
 def test_without_convolutions_the_search_does_not_look_past_a_linear_layer_or_attention() -> None:
     schedule = VdnnAll().schedule(ENCODER, TwoAlgorithmCost(), None)
     order = [
-        schedule.graph.blocks[item.block].name
-        if isinstance(item, Prefetch)
-        else schedule.graph.tasks[item.task].name
+        schedule.graph.blocks[item.block].name if isinstance(item, Prefetch) else schedule.graph.tasks[item.task].name
         for item in schedule.instructions
         if isinstance(item, Prefetch | Compute)
     ]
-    assert (
-        order.index("normalization5 backward") < order.index("activation2") < order.index("linear4 backward")
-    )
+    assert order.index("normalization5 backward") < order.index("activation2") < order.index("linear4 backward")
     assert order.index("linear4 backward") < order.index("activation1") < order.index("attention3 backward")

@@ -12,9 +12,7 @@ DEVICES = 4
 SHARE = 32
 
 
-def cell(
-    cluster: dict[str, Any], batch_size: int, strategy: str = "vdnn_all", **options: Any
-) -> dict[str, Any]:
+def cell(cluster: dict[str, Any], batch_size: int, strategy: str = "vdnn_all", **options: Any) -> dict[str, Any]:
     return {
         "model": configuration.read("model", "alexnet"),
         "batch_size": batch_size,

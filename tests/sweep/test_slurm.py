@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from membench.core.configuration import ROOT
-from tests.helpers.slurm import Cluster, required_cluster
+from tests.helpers.sweep.slurm import Cluster, required_cluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 SWEEP = (
     "-m",
     "model=lenet",
     "strategy=eager",
-    "strategy._target_=membench.strategies.eager.Eager,tests.helpers.faults.Held",
+    "strategy._target_=membench.strategies.eager.Eager,tests.helpers.sweep.faults.Held",
     "batch_size=4,5,6",
 )
 ON_SLURM = ("hydra/launcher=cluster", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=20")
@@ -54,8 +54,7 @@ def _end(sweep: "subprocess.Popen[str]") -> tuple[int, str, str]:
 def _records(directory: Path) -> dict[str, Any]:
     """Return the records that are kept, by the name of their file."""
     return {
-        path.name: json.loads(path.read_text())["record"]
-        for path in directory.glob("outputs/records/simulated/*.json")
+        path.name: json.loads(path.read_text())["record"] for path in directory.glob("outputs/records/simulated/*.json")
     }
 
 
@@ -130,9 +129,7 @@ def test_cells_whose_jobs_are_killed_or_cancelled_run_with_the_same_command(
     assert sorted(states) == ["CANCELLED", "FAILED"]
 
 
-def test_a_sweep_waits_for_a_job_that_is_preempted(
-    cluster: Cluster, local: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_sweep_waits_for_a_job_that_is_preempted(cluster: Cluster, local: dict[str, Any], tmp_path: Path) -> None:
     """Slurm's signals of a preemption; submitit then requeues the job."""
     hold = tmp_path / "hold"
     hold.touch()

@@ -9,9 +9,9 @@ from torch import Tensor
 from benchmarks.compare.copies import Copies, CopiesBetweenDevices, CopyMeter
 from benchmarks.compare.peers.peer import Blocks, Peer, with_same_weights
 from benchmarks.compare.step import Step
-from membench.core.arguments import tensors_in
 from membench.core.errors import UnsupportedStrategy
-from membench.core.workload import Workload
+from membench.core.step.arguments import tensors_in
+from membench.core.step.workload import Workload
 
 USED_WHOLE = ["MultiheadAttention"]
 """Classes that read weights of their submodules without calling these; accelerate copies all of them at once."""
@@ -54,9 +54,7 @@ class AccelerateOffload(Peer):
         }
         if device.type == "cpu":
             state = CopiedOnRead(state, meter)
-        cpu_offload(
-            own.module, device, offload_buffers=True, state_dict=state, preload_module_classes=USED_WHOLE
-        )
+        cpu_offload(own.module, device, offload_buffers=True, state_dict=state, preload_module_classes=USED_WHOLE)
 
         def run() -> Any:
             with torch.no_grad():

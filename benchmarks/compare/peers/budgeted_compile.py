@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.compare.peers.peer import Blocks, Peer, with_same_weights
 from benchmarks.compare.step import Step, plain_step
 from membench.core.errors import UnsupportedStrategy
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class BudgetedCompile(Peer):
     """Inductor's kernels, and as much recomputation as the budget demands.
 
     Attributes:
-        budget: the share of the saved activations' memory that may be kept: 1 recomputes only what fuses, 0 keeps the least.
+        budget: the share of the saved activations' memory that may be kept: 1 recomputes only what fuses, 0 keeps the
+            least.
     """
 
     budget: float

@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.compare.peers.peer import Blocks, Peer, with_blocks_called_by
 from benchmarks.compare.step import Step, plain_step
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class Checkpoint(Peer):
     """Keep each block's inputs and recompute the rest.
 
     Attributes:
-        preserve_rng_state: False, which its documentation offers for speed, draws other random numbers in the second pass.
+        preserve_rng_state: False, which its documentation offers for speed, draws other random numbers in the second
+            pass.
     """
 
     preserve_rng_state: bool = True

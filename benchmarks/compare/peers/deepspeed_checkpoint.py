@@ -6,7 +6,7 @@ from torch._C._distributed_c10d import HashStore
 from benchmarks.compare.peers.peer import Blocks, Peer, with_blocks_called_by
 from benchmarks.compare.step import Step, plain_step
 from membench.core.errors import UnsupportedStrategy
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 
 
 class DeepSpeedCheckpoint(Peer):

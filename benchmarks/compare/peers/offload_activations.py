@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.compare.peers.peer import Blocks, Peer, with_same_weights
 from benchmarks.compare.step import Step, plain_step
 from membench.core.errors import UnsupportedStrategy
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.sweep.cells.baselines import Baseline, TorchtuneOffload
 
 

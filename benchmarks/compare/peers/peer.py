@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from benchmarks.compare.step import Step
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 
 Blocks = Callable[[nn.Module], list[nn.Module]]
 

@@ -8,7 +8,7 @@ import torch
 from benchmarks.compare.copies import CopyMeter, HostMemory, hooks_within
 from benchmarks.compare.peers.peer import Blocks, Peer, with_same_weights
 from benchmarks.compare.step import Step, plain_step
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.sweep.cells.baselines import Baseline, SaveOnCpu
 from membench.sweep.cells.measured import callers_bytes
 

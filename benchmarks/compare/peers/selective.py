@@ -8,7 +8,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from benchmarks.compare.peers.peer import Blocks, Peer, with_blocks_called_by
 from benchmarks.compare.step import Step, plain_step
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 
 _OPERATORS = torch.ops.aten
 SAVED = frozenset(
@@ -33,13 +33,11 @@ def save_products(context: Any, operator: Any, *arguments: Any, **options: Any) 
 class SelectiveCheckpoint(Peer):
     """Keep the results of products and convolutions, and recompute the rest.
 
-    Results that a layer changes in place (a ReLU after a convolution) would be refused, so that is allowed; whether gradients
-    are right is measured.
+    Results that a layer changes in place (a ReLU after a convolution) would be refused, so that is allowed; whether
+    gradients are right is measured.
     """
 
     def step(self, workload: Workload, blocks: Blocks) -> Step:
-        contexts = partial(
-            create_selective_checkpoint_contexts, save_products, allow_cache_entry_mutation=True
-        )
+        contexts = partial(create_selective_checkpoint_contexts, save_products, allow_cache_entry_mutation=True)
         call = partial(checkpoint, use_reentrant=False, context_fn=contexts)
         return plain_step(with_blocks_called_by(workload, blocks, call))

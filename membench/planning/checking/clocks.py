@@ -1,12 +1,12 @@
 """Vector clocks of streams: which instructions are known to have finished before a stream's next one starts."""
 
-from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
+from membench.core.graph.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
 
 Access = tuple[str, int]
 """A stream and the position of its instruction."""
 
 Clock = dict[str, int]
-"""For each other stream the index of the latest of its instructions known to have finished; it is replaced, not changed."""
+"""By other stream, the latest of its instructions known to have finished; replaced, not changed."""
 
 
 class Clocks:

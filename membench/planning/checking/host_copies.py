@@ -1,14 +1,14 @@
-"""The validator's rules for copies of blocks in host memory and on the disk: valid, open, in a known order, within a limit.
+"""The validator's rules for copies in host memory and on the disk: valid, open, ordered, within a limit.
 
-The same rules as for device memory: nothing reads or overwrites a copy before what was issued earlier on it is known to have
-finished, and memory that is given back counts as written by the stream at whose position it changes hands.
+The same rules as for device memory: nothing reads or overwrites a copy before what was issued earlier on it is known to
+have finished, and memory that is given back counts as written by the stream at whose position it changes hands.
 """
 
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from membench.core.schedule import COMPUTE_STREAM, LOAD_STREAM
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.schedule import COMPUTE_STREAM, LOAD_STREAM
+from membench.core.graph.task_graph import TaskGraph
 from membench.planning.checking.clocks import Access, Clocks
 
 BEFORE_THE_STEP: Access = (COMPUTE_STREAM, -1)
@@ -119,9 +119,7 @@ class HostCopies:
         """Close a buffer."""
         copies, described = self._copies[block], self._graph.blocks[block]
         if access[0] != LOAD_STREAM:
-            self._order.hazard(
-                f"{self._name(block)} is dropped on stream {access[0]!r}, not on {LOAD_STREAM!r}"
-            )
+            self._order.hazard(f"{self._name(block)} is dropped on stream {access[0]!r}, not on {LOAD_STREAM!r}")
         if described.host_location and not described.is_on_disk:
             self._order.hazard(f"{self._name(block)} is dropped, and host memory is its home")
         if not copies.is_open:
@@ -151,15 +149,11 @@ class HostCopies:
     def _check_unused(self, block: int, access: Access, verb: str) -> None:
         for user in self._copies[block].users:
             if user[1] != access[1] and not self._order.clocks.known(access[0], user):
-                self._order.hazard(
-                    f"{self._name(block)} is {verb} while {self._order.what(user)} may still use it"
-                )
+                self._order.hazard(f"{self._name(block)} is {verb} while {self._order.what(user)} may still use it")
 
     def _open(self, block: int, access: Access) -> None:
         if not self._order.clocks.known(access[0], self._last_drop):
-            self._order.hazard(
-                f"{self._name(block)} takes host memory before the load stream has come to this point"
-            )
+            self._order.hazard(f"{self._name(block)} takes host memory before the load stream has come to this point")
         self._copies[block].is_open = True
         self._take(self._graph.blocks[block].size_bytes)
 

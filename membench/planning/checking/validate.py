@@ -1,15 +1,15 @@
 """An independent check of a schedule, written without the builder.
 
 One walk over the program with a vector clock per stream. A hazard is two accesses to the same memory, at least one of
-them a write, whose order is not known. Giving memory back counts as a write at the compute stream's position, because the
-next user of that memory starts there.
+them a write, whose order is not known. Giving memory back counts as a write at the compute stream's position, because
+the next user of that memory starts there.
 """
 
 from dataclasses import dataclass, field
 from weakref import proxy
 
 from membench.core.errors import InvalidSchedule
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     HOST_STREAM,
     AllReduce,
@@ -31,7 +31,7 @@ from membench.core.schedule import (
     Wait,
     Work,
 )
-from membench.core.task_graph import RESULT_ROLES, Phase, Task, TaskGraph
+from membench.core.graph.task_graph import RESULT_ROLES, Phase, Task, TaskGraph
 from membench.planning.checking.clocks import Access, Clocks
 from membench.planning.checking.host_copies import HostCopies
 
@@ -142,9 +142,7 @@ class _Walk:
             self.hazard(f"{self._name(min(self.opened))} has a space that the next work does not fill")
         is_task = isinstance(work, Compute)
         if work.stream != COMPUTE_STREAM and self.computes_on.setdefault(work.stream, is_task) != is_task:
-            self.hazard(
-                f"stream {work.stream!r} runs tasks and other work, whose results tasks could not find"
-            )
+            self.hazard(f"stream {work.stream!r} runs tasks and other work, whose results tasks could not find")
 
     def _compute(self, task_index: int, stream: str) -> None:
         task = self.graph.tasks[task_index]
@@ -154,9 +152,7 @@ class _Walk:
         self.clocks.issue(stream, self.index)
         if task.random:
             if task_index < self.last_random or stream != COMPUTE_STREAM:
-                self.hazard(
-                    f"random task {task.name} does not run in the graph's order on the compute stream"
-                )
+                self.hazard(f"random task {task.name} does not run in the graph's order on the compute stream")
             self.last_random = task_index
         self._check_versions(task)
         self._check_stream(task, stream)
@@ -250,9 +246,7 @@ class _Walk:
         self._read(block, stream)
         self._write(block, stream)
         if block not in self.averages:
-            self.hazard(
-                f"{self._name(block)} is averaged over all processes, which this step does not ask for"
-            )
+            self.hazard(f"{self._name(block)} is averaged over all processes, which this step does not ask for")
         self.memory[block].averaged = True
 
     def _wait(self, stream: str, earlier: int) -> None:
@@ -273,9 +267,7 @@ class _Walk:
         if not memory.resident or not memory.filled:
             self.hazard(f"{self._name(block)} is read while it is not resident")
         if not self.clocks.known(stream, memory.writer):
-            self.hazard(
-                f"{self._name(block)} is read on {stream} while {self.what(memory.writer)} may still write it"
-            )
+            self.hazard(f"{self._name(block)} is read on {stream} while {self.what(memory.writer)} may still write it")
         memory.readers.append((stream, self.index))
 
     def _write(self, block: int, stream: str, *, again: bool = False, applies: bool = False) -> None:
@@ -346,10 +338,8 @@ class _Walk:
             workspace_bytes += max(sizes.values(), default=0)
         needed = self.live_bytes + self.held_bytes + workspace_bytes
         self.peak_bytes = max(self.peak_bytes, needed)
-        if needed > self.schedule.peak_bytes:
-            self.hazard(
-                f"holds {needed} bytes, more than the schedule's stated peak {self.schedule.peak_bytes}"
-            )
+        if needed > (stated := self.schedule.peak_bytes):
+            self.hazard(f"holds {needed} bytes, more than the schedule's stated peak {stated}")
         if self.budget_bytes is not None and needed > self.budget_bytes:
             self.hazard(f"holds {needed} bytes, more than the budget of {self.budget_bytes}")
 
@@ -363,6 +353,8 @@ class _Walk:
         for block, memory in zip(self.graph.blocks, self.memory, strict=True):
             if not block.is_external and memory.resident != (block.role in RESULT_ROLES):
                 self.hazard(f"{block.name} is {'still held' if memory.resident else 'lost'} at the end")
+            if block.index in self.graph.returned and not (memory.filled or block.host_location):
+                self.hazard(f"{block.name} is returned to the caller, and is not held at the end")
             if block.index in self.averages and not memory.averaged:
                 self.hazard(f"{block.name} was not averaged over all processes")
             self._check_unused(block.index, COMPUTE_STREAM, "handed to the caller")

@@ -1,14 +1,15 @@
 """Compiled loops over a problem's arrays that find when blocks can be away, and which of them leave under a choice.
 
-A block whose home is in host memory is absent from the start of the step (as if its last use had been at step -1) and, where
-the step writes it, to its end (as if its next use were behind the last step), as is what the device sends to a task of the host.
+A block whose home is in host memory is absent from the start of the step (as if its last use had been at step -1) and,
+where the step writes it, to its end (as if its next use were behind the last step), as is what the device sends to a
+task of the host.
 """
 
 from typing import Any
 
 import numpy as np
 
-from membench.codecs.loops import compiled
+from membench.core.libraries.loops import compiled
 from membench.planning.choices.problem import OFFLOAD
 
 RELIEFS = 200
@@ -20,7 +21,8 @@ def find_absences(a: Any, choices: Any, program: Any, budget: int) -> Any:
     """Return the bytes that each step holds with all absent blocks away, and a row for each absence.
 
     Rows are (block, written, last, first): the step that wrote the block, and its uses before and after. A unit that is
-    offloaded is away for the longest time between two uses. Where a step needs more than the budget, further blocks leave.
+    offloaded is away for the longest time between two uses. Where a step needs more than the budget, further blocks
+    leave.
     """
     held, gaps, taken = _find_gaps(a, choices, program)
     for gap in range(len(gaps)):
@@ -36,7 +38,7 @@ def find_absences(a: Any, choices: Any, program: Any, budget: int) -> Any:
 
 @compiled
 def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
-    """Return by how much each step holds more than the one before, rows of possible absences, and those that choices ask for."""
+    """Return each step's growth of held memory, rows of possible absences, and those that choices ask for."""
     order, ends, slots, originals, pace_s, awaited = program
     blocks, steps = len(a.size_bytes), len(order)
     last = np.full(blocks + len(originals), -1)
@@ -52,9 +54,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
         for i in range(ends[step], ends[step + 1]):
             slot = slots[i]
             if slot < blocks and a.is_at_home[slot]:
-                count = _visit(
-                    a, slot, step, last[slot], written[slot], may_leave, clock, held, gaps, taken, count
-                )
+                count = _visit(a, slot, step, last[slot], written[slot], may_leave, clock, held, gaps, taken, count)
             elif last[slot] < 0:
                 held[step] += a.size_bytes[slot if slot < blocks else originals[slot - blocks]]
             elif slot < blocks and step > last[slot] + 1 and may_leave[slot]:

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from membench.core.task_graph import RESULT_ROLES
+from membench.core.graph.task_graph import RESULT_ROLES
 from membench.planning.choices.problem import Problem
 
 
 class Arrays(NamedTuple):
-    """Tasks, blocks and units by number; lists of numbers are concatenated, with the start of each in an array of its own.
+    """Tasks, blocks and units by number; lists of numbers are concatenated, with an array of their starts.
 
     Operations are the graph's tasks and behind them those that run again; times are in seconds, sizes in bytes.
     """
@@ -52,8 +52,10 @@ class Arrays(NamedTuple):
     is_gathered: Any  # of units: whether they are gathered weights
 
 
-class Program(NamedTuple):
-    """Operations in the order in which they run. Slots are blocks, and behind them copies of blocks that are made again.
+class Operations(NamedTuple):
+    """Operations in the order in which they run.
+
+    Slots are blocks, and behind them copies of blocks that are made again.
 
     Attributes:
         order: numbers of operations, int64.
@@ -61,7 +63,8 @@ class Program(NamedTuple):
         slots: what each operation touches.
         originals: the block of each copy.
         pace_s: seconds of each operation, what it waits for collectives included, where nothing is copied.
-        awaited: of each collective the step before which the compute stream waits for it, their number for the end; -1: not one.
+        awaited: for each collective, the step before which the compute stream waits for it, their number for the end;
+            -1: not one.
     """
 
     order: Any

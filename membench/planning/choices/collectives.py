@@ -1,15 +1,16 @@
 """Compiled loops over a program's collectives, which run one after another on a stream of their own.
 
-A collective starts where the compute stream is when it is issued, and the compute stream waits for it at the first operation
-that uses what it fills, or at the one behind which memory that it reads is given back. It delays kernels that run meanwhile.
+A collective starts where the compute stream is when it is issued, and the compute stream waits for it at the first
+operation that uses what it fills, or at the one behind which memory that it reads is given back. It delays kernels that
+run meanwhile.
 """
 
 from typing import Any
 
 import numpy as np
 
-from membench.codecs.loops import compiled
-from membench.planning.choices.arrays import Program
+from membench.core.libraries.loops import compiled
+from membench.planning.choices.arrays import Operations
 
 
 @compiled
@@ -17,7 +18,7 @@ def paced(a: Any, order: Any, ends: Any, slots: Any, originals: Any) -> Any:
     """Return a program with the seconds of each step, and with where its collectives are waited for."""
     pace_s, awaited = a.duration_s[order], np.full(len(order), -1)
     if not a.has_collectives:
-        return Program(order, ends, slots, originals, pace_s, awaited)
+        return Operations(order, ends, slots, originals, pace_s, awaited)
     _await(a, order, ends, slots, originals, awaited)
     here_s, beside_s = np.zeros(len(order) + 1), np.zeros(3)
     time_s = 0.0
@@ -25,19 +26,17 @@ def paced(a: Any, order: Any, ends: Any, slots: Any, originals: Any) -> Any:
         end_s = end_of_step_s(a, order[step], step, awaited, here_s, beside_s, time_s)
         pace_s[step] = end_s - time_s
         time_s = end_s
-    return Program(order, ends, slots, originals, pace_s, awaited)
+    return Operations(order, ends, slots, originals, pace_s, awaited)
 
 
 @compiled
-def end_of_step_s(
-    a: Any, operation: int, step: int, awaited: Any, here_s: Any, beside_s: Any, time_s: float
-) -> float:
+def end_of_step_s(a: Any, operation: int, step: int, awaited: Any, here_s: Any, beside_s: Any, time_s: float) -> float:
     """Return when the compute stream has passed a step; it is free at `time_s`.
 
     Args:
         here_s: when what each step waits for is there; updated by a collective.
-        beside_s: when the stream of collectives is free, by how much the next kernel is delayed, and when the last one has ended;
-            updated.
+        beside_s: when the stream of collectives is free, by how much the next kernel is delayed, and when the last one
+            has ended; updated.
     """
     start_s = max(time_s, here_s[step])
     if awaited[step] >= 0:
@@ -58,10 +57,7 @@ def _await(a: Any, order: Any, ends: Any, slots: Any, originals: Any, awaited: A
     last = np.full(blocks + len(originals), -1)
     for step in range(steps):
         last[slots[ends[step] : ends[step + 1]]] = step
-    filling, using = (
-        np.full(len(last), -1),
-        np.full(len(last), -1),
-    )  # the last collective that writes, or touches
+    filling, using = (np.full(len(last), -1), np.full(len(last), -1))  # the last collective that writes, or touches
     for step in range(steps):
         operation = order[step]
         shift = a.touched_at[operation] - ends[step]
@@ -78,16 +74,14 @@ def _await(a: Any, order: Any, ends: Any, slots: Any, originals: Any, awaited: A
                 before = using[slot] if is_written else filling[slot]
                 if before >= 0:
                     awaited[before] = min(awaited[before], step)
-            is_freed = a.size_bytes[block] > 0 and not (
-                a.is_result[block] or a.is_sent[block] or a.is_at_home[block]
-            )
+            is_freed = a.size_bytes[block] > 0 and not (a.is_result[block] or a.is_sent[block] or a.is_at_home[block])
             if is_freed and last[slot] == step and using[slot] >= 0:
                 awaited[using[slot]] = min(awaited[using[slot]], step + 1)
 
 
 @compiled
 def gathered_ahead(a: Any, order: Any, ends: Any, slots: Any, originals: Any) -> Any:
-    """Return the program with weights that are gathered again gathered ahead: while what uses the group before them runs.
+    """Return the program with regathered weights gathered ahead, while what uses the group before them runs.
 
     What is issued ahead is the collective with the copy into its buffer.
     """

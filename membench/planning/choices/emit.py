@@ -3,15 +3,15 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from membench.core.schedule import Schedule
+from membench.core.graph.schedule import Schedule
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.choices.evaluation import Absence, Plan
+from membench.planning.choices.evaluation import Absence, EvaluatedChoices
 from membench.planning.rewrites.recompute import reordered
 
 COPY_BACK_STREAM = "copy back"
 
 
-def emit(name: str, plan: Plan, budget_bytes: int | None) -> Schedule:
+def emit(name: str, plan: EvaluatedChoices, budget_bytes: int | None) -> Schedule:
     """Return the schedule; copies back have a stream of their own, so that they wait for no copy out."""
     graph = reordered(plan.graph(), plan.order())
     builder = ScheduleBuilder(name, graph, budget_bytes=budget_bytes)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
 from membench.planning.choices.absences import find_absences
-from membench.planning.choices.arrays import Program, as_arrays
+from membench.planning.choices.arrays import Operations, as_arrays
 from membench.planning.choices.collectives import paced
 from membench.planning.choices.loops import plan_copies, run_again
 from membench.planning.choices.problem import OFFLOAD, RECOMPUTE, Choices, Problem
@@ -27,7 +27,8 @@ class Absence:
     """A block away from the device.
 
     Attributes:
-        written: position of the task that wrote it; its copy to the host starts then. -1: none has, and the host has it.
+        written: position of the task that wrote it; its copy to the host starts then. -1: none has, and the host has
+            it.
         leaves: position before which it is freed; None: it has not been on the device.
         returns: position before which its copy back is issued.
         needed: position of its first use after.
@@ -41,7 +42,7 @@ class Absence:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluatedChoices:
     """Evaluated choices.
 
     Attributes:
@@ -51,7 +52,7 @@ class Plan:
 
     problem: Problem
     choices: tuple[int, ...]
-    program: Program
+    program: Operations
     absences: Any
     leaves: Any
     returns: Any
@@ -100,23 +101,25 @@ class Evaluator:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._arrays = as_arrays(problem)
-        self._programs: dict[bytes, Program] = {}
+        self._programs: dict[bytes, Operations] = {}
 
-    def plan(self, choices: Choices, budget_bytes: int, slowest_s: float = inf) -> Plan:
-        """Return the plan of these choices, in the order that follows from them; infinitely long if longer than `slowest_s`."""
+    def plan(self, choices: Choices, budget_bytes: int, slowest_s: float = inf) -> EvaluatedChoices:
+        """Return the plan of these choices in their order, infinitely long if longer than `slowest_s`."""
         program = self._program(np.array(choices, dtype=np.int64))
         return self.plan_of(program, choices, budget_bytes, slowest_s)
 
-    def plan_of(self, program: Program, choices: Choices, budget_bytes: int, slowest_s: float = inf) -> Plan:
+    def plan_of(
+        self, program: Operations, choices: Choices, budget_bytes: int, slowest_s: float = inf
+    ) -> EvaluatedChoices:
         """Return the plan of a program, in which units that `choices` offload leave, and others where memory lacks."""
         chosen = np.array(choices, dtype=np.int64)
         if not len(program.order):
             nothing = np.empty(0, np.int64)
-            return Plan(self.problem, tuple(choices), program, nothing, nothing, nothing, inf, 0)
+            return EvaluatedChoices(self.problem, tuple(choices), program, nothing, nothing, nothing, inf, 0)
         absences, leaves, returns, step_s, peak = plan_copies(
             self._arrays, chosen, program, budget_bytes, slowest_s * (1 + ROUNDING)
         )
-        return Plan(self.problem, tuple(choices), program, absences, leaves, returns, step_s, int(peak))
+        return EvaluatedChoices(self.problem, tuple(choices), program, absences, leaves, returns, step_s, int(peak))
 
     def needed_bytes(self, choices: Choices) -> tuple[int, int]:
         """Return the least budget found that these choices can keep, and the operation that needs it."""
@@ -134,13 +137,16 @@ class Evaluator:
             tried = (low + high) // 2
         return high, int(program.order[needing])
 
-    def program_of(self, order: Order) -> Program:
-        """Return an order of the problem's tasks, nested recomputation included, as a program."""
+    def program_of(self, order: Order) -> Operations:
+        """Return an order of the problem's operations, nested recomputation included, as a program."""
         problem = self.problem
         count = len(problem.graph.tasks)
         operations, slots, starts = [], list[int](), [0]
         for item in order.tasks:
-            operation = item.task.index + (count if item.task.is_recomputed else 0)
+            index = item.task.index
+            # the name does not tell: a program that checkpoints runs tasks again by itself
+            operation = index if problem.operations[index] is item.task else count + index
+            assert problem.operations[operation] is item.task
             operations.append(operation)
             slots += (item.copies.get(block, block) for block in problem.touched[operation])
             starts.append(len(slots))
@@ -148,7 +154,7 @@ class Evaluator:
         lists = (operations, starts, slots, originals)
         return paced(self._arrays, *(np.array(numbers, dtype=np.int64) for numbers in lists))
 
-    def _program(self, chosen: Any) -> Program:
+    def _program(self, chosen: Any) -> Operations:
         """Return the program, the last one where the choices recompute the same."""
         key = np.where(chosen >= RECOMPUTE, chosen, 0).tobytes()
         if key not in self._programs:

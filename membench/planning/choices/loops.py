@@ -1,12 +1,12 @@
 """Compiled loops over a problem's arrays: the order of operations under a choice, and the copies that keep a budget.
 
-`run_again` puts what is dropped right before the task of the backward pass that needs it. `go_back` and `go_forward` decide
-when the blocks of `absences` leave and return, so that a copy is waited for only where memory lacks. `go_back` walks from
-the end of the step to its start: a block's copy back ends where the block is needed, or earlier where the link is busy, and
-its memory is taken at the task during which the copy begins; where the memory is needed before, the step waits. `go_forward`
-is the same rule with time reversed: copies out start as soon as a block is written, in that order; its memory is given back
-when the copy has ended and its last reader has run; where memory is needed before, the step waits. `plan_copies` is all of
-these for one choice.
+`run_again` puts what is dropped right before the task of the backward pass that needs it. `go_back` and `go_forward`
+decide when the blocks of `absences` leave and return, so that a copy is waited for only where memory lacks. `go_back`
+walks from the end of the step to its start: a block's copy back ends where the block is needed, or earlier where the
+link is busy, and its memory is taken at the task during which the copy begins; where the memory is needed before, the
+step waits. `go_forward` is the same rule with time reversed: copies out start as soon as a block is written, in that
+order; its memory is given back when the copy has ended and its last reader has run; where memory is needed before, the
+step waits. `plan_copies` is all of these for one choice.
 """
 
 from heapq import heappop, heappush
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from membench.codecs.loops import compiled
+from membench.core.libraries.loops import compiled
 from membench.planning.choices.absences import find_absences
 from membench.planning.choices.collectives import end_of_step_s, gathered_ahead, paced
 from membench.planning.choices.problem import RECOMPUTE, REPEAT
@@ -77,7 +77,7 @@ def _make(
     filled: Any,
     spare: int,
 ) -> bool:
-    """Append operations that make blocks again, in the order of the forward pass; return whether there was room for them."""
+    """Append operations that make blocks again, in the forward pass's order; return whether there was room."""
     extra = {-1: -1}  # copies that are made in addition
     while len(makers) > 0:
         room = min(len(order) - filled[0], len(slots) - filled[1], len(originals) - filled[2])
@@ -125,10 +125,10 @@ def _makers(a: Any, task: int, dropped: Any, copy_of: Any, seen: Any) -> Any:
 
 @compiled
 def plan_copies(a: Any, choices: Any, program: Any, budget: int, slowest_s: float) -> Any:
-    """Return the absences under a choice, `go_forward`'s results and `go_back`'s: each absence leaves before it returns.
+    """Return a choice's absences, by `go_forward` and `go_back`: each leaves before it returns.
 
-    One that would return before it has left is copied neither way, which leaves the link to others. Where memory does not
-    suffice there are none. The time is infinite also where the step takes longer than `slowest_s`.
+    One that would return before it has left is copied neither way, which leaves the link to others. Where memory does
+    not suffice there are none. The time is infinite also where the step takes longer than `slowest_s`.
     """
     order, nothing = program.order, np.full(0, -1)
     if max(np.sum(a.duration_s[order]), np.sum(a.collective_s[order])) > slowest_s:
@@ -152,7 +152,7 @@ def plan_copies(a: Any, choices: Any, program: Any, budget: int, slowest_s: floa
 
 @compiled
 def go_back(a: Any, pace_s: Any, held: Any, absences: Any, budget: int) -> Any:
-    """Return for each absence the step before which it returns, or -1 where it is too short; add to `held` what is early.
+    """Return before which step each absence returns, -1 where it is too short; add early ones to `held`.
 
     The result is empty where memory does not suffice.
     """
@@ -203,9 +203,7 @@ def go_back(a: Any, pace_s: Any, held: Any, absences: Any, budget: int) -> Any:
 
 
 @compiled
-def go_forward(
-    a: Any, program: Any, held: Any, absences: Any, returns: Any, budget: int, slowest_s: float
-) -> Any:
+def go_forward(a: Any, program: Any, held: Any, absences: Any, returns: Any, budget: int, slowest_s: float) -> Any:
     """Return the step before which each absent block is freed (-1: it stays), the seconds of the step, and its peak.
 
     The time is infinite where memory does not suffice, or the step takes longer than `slowest_s`.
@@ -246,9 +244,7 @@ def go_forward(
             at_writing += 1
         if at_writing > start:
             written_s = beside_s[0] if awaited[step] >= 0 else time_s
-            out_s = _copy_out(
-                a, absences, writing[start:at_writing], returns, copied_s, beside_s, written_s, out_s
-            )
+            out_s = _copy_out(a, absences, writing[start:at_writing], returns, copied_s, beside_s, written_s, out_s)
         while at_ending < count and absences[ending[at_ending], 2] == step:
             absence = ending[at_ending]
             if returns[absence] >= 0:
@@ -290,17 +286,8 @@ def _by_step(steps: Any, most: int) -> Any:
 
 
 @compiled
-def _leave(
-    sizes: Any,
-    leaving: Any,
-    waiting: Any,
-    leaves: Any,
-    step: int,
-    room: int,
-    time_s: float,
-    late: Any,
-) -> Any:
-    """Free blocks whose copies have ended, and wait for more copies where memory lacks; return the time and what is left."""
+def _leave(sizes: Any, leaving: Any, waiting: Any, leaves: Any, step: int, room: int, time_s: float, late: Any) -> Any:
+    """Free blocks whose copies ended, wait for more where memory lacks; return the time and what is left."""
     while leaving:
         end_s, absence = leaving[0]
         if waiting[absence]:
@@ -316,14 +303,7 @@ def _leave(
 
 @compiled
 def _copy_out(
-    a: Any,
-    absences: Any,
-    written: Any,
-    returns: Any,
-    copied_s: Any,
-    beside_s: Any,
-    time_s: float,
-    out_s: float,
+    a: Any, absences: Any, written: Any, returns: Any, copied_s: Any, beside_s: Any, time_s: float, out_s: float
 ) -> float:
     """Queue the copies of blocks that have just been written, each once; return when the link is free.
 

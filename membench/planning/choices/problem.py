@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from membench.core.cost_model import CostModel
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Phase, Role, Task, TaskGraph
+from membench.core.graph.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Phase, Role, Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.rewrites.recompute import Repeatable
 
 KEEP, OFFLOAD, RECOMPUTE, REPEAT = range(4)
 """The fate of a unit between its last use of the forward pass and its first of the backward pass.
 
-`RECOMPUTE`: once, before the first task that needs it; `REPEAT`: for each layer of the backward pass anew. A block whose
-home is in host memory is on the device throughout (`KEEP`; from its first use to its last where a task of the host writes it),
-or comes for its uses and leaves after them (`OFFLOAD`).
+`RECOMPUTE`: once, before the first task that needs it; `REPEAT`: for each layer of the backward pass anew. A block
+whose home is in host memory is on the device throughout (`KEEP`; from its first use to its last where a task of the
+host writes it), or comes for its uses and leaves after them (`OFFLOAD`).
 """
 
 Choices = Sequence[int]
@@ -36,8 +36,8 @@ class Unit:
     """Blocks that the same tasks write, and about which one choice is made.
 
     Attributes:
-        makers: tasks that make the blocks again, in order; empty: they cannot be made again. Of gathered weights, in a unit with the
-            buffers that they pass through: the tasks that gather them.
+        makers: tasks that make the blocks again, in order; empty: they cannot be made again. Of gathered weights, in a
+            unit with the buffers that they pass through: the tasks that gather them.
         inputs: other blocks that may be dropped and that the makers read.
         remake_s: seconds of the compute stream to make the blocks again.
         stored: whether the backward pass reads any of the blocks.
@@ -67,7 +67,8 @@ class Problem:
         touched: the blocks on the device that each operation touches; a task of the host touches none.
         duration_s: seconds of each operation on the compute stream, with its launch.
         collective_s: seconds of each operation on the stream of collectives; none has both.
-        delay_s: by which each collective makes kernels longer that run at the same time; copy_delay_s: by which each block's copy does.
+        delay_s: by which each collective makes kernels longer that run at the same time; copy_delay_s: by which each
+            block's copy does.
         host_s: seconds of each task of the host, by task, in order.
         visitors: the blocks that tasks of the host write.
         sent: the blocks that each task of the host reads and tasks of the device write, by task.
@@ -75,11 +76,7 @@ class Problem:
     """
 
     def __init__(
-        self,
-        graph: TaskGraph,
-        cost: CostModel,
-        least_bytes: int,
-        time_s: Callable[[Task], float] | None = None,
+        self, graph: TaskGraph, cost: CostModel, least_bytes: int, time_s: Callable[[Task], float] | None = None
     ) -> None:
         time_s = time_s or cost.task_time_s
         self.graph = graph
@@ -88,9 +85,7 @@ class Problem:
         count = len(graph.tasks)
         self.operations: tuple[Task, ...] = (*graph.tasks, *self.repeatable.again.values())
         self.again = {index: count + n for n, index in enumerate(self.repeatable.again)}
-        self.touched = tuple(
-            () if t.on_host else tuple(dict.fromkeys((*t.reads, *t.writes))) for t in self.operations
-        )
+        self.touched = tuple(() if t.on_host else tuple(dict.fromkeys((*t.reads, *t.writes))) for t in self.operations)
         self.duration_s = tuple(
             0.0 if t.on_host or t.collective else cost.launch_time_s(t) + time_s(t) for t in self.operations
         )
@@ -107,8 +102,7 @@ class Problem:
         # by block, the first task of the update that writes it
         self._updated = {block: task.index for task in reversed(updates) for block in task.writes}
         self.sent = {
-            task: tuple(block for block in graph.tasks[task].reads if self._writers[block])
-            for task in self.host_s
+            task: tuple(block for block in graph.tasks[task].reads if self._writers[block]) for task in self.host_s
         }
         backward = (task.index for task in reversed(graph.tasks) if task.phase is Phase.BACKWARD)
         self._end_of_backward = next(backward, -1)
@@ -159,7 +153,7 @@ class Problem:
         return self._before_updates(units)
 
     def _before_updates(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
-        """Return the units, those without makers that would be made again after an update of a weight that their makers read.
+        """Return the units, without makers that would run again after an update of a weight that they read.
 
         A unit is made again until its last use, and until that of each unit that is made of it.
         """
@@ -187,7 +181,7 @@ class Problem:
 
     @cached_property
     def _gathering(self) -> tuple[Task, ...]:
-        """The tasks of the forward pass that touch nothing but gathered weights, their buffers and the caller's blocks."""
+        """The tasks of the forward pass that touch only gathered weights, their buffers and the caller's blocks."""
         roles = EXTERNAL_ROLES | {Role.GATHERED}
         blocks = self.graph.blocks
         return tuple(
@@ -202,7 +196,7 @@ class Problem:
         return tuple(task for task in self._gathering if task.reads and not task.writes)
 
     def _families(self, candidates: Iterable[int]) -> list[list[int]]:
-        """Return the blocks in groups: two that one task writes are in the same, unless it runs again without one of them.
+        """Return blocks in groups: those that one task writes are together, unless it runs again without one.
 
         So are gathered weights and the buffers that they pass through.
         """
@@ -232,7 +226,8 @@ class Problem:
         """Return whether a task gives the family's blocks again whenever what it reads is there.
 
         It must run a second time, write nothing that lives on but the family, and read contents that no task changes
-        before the backward pass ends (but the update, see `_before_updates`). What it creates in addition is dropped again.
+        before the backward pass ends (but the update, see `_before_updates`). What it creates in addition is dropped
+        again.
         """
         again, task = self.repeatable.again.get(index), self.graph.tasks[index]
         if again is None:

@@ -2,8 +2,9 @@
 
     r = hardtanh(x, 0, 6)      hardtanh_backward(g, x, 0, 6)   ->   hardtanh_backward(g, r, 0, 6)
 
-A result is at an edge exactly where the argument is at that edge or beyond it, so the gradient has the same bits. ReLU6 of MobileNets
-is such an activation; autograd keeps its argument, where it overwrites that as a copy (``torch/csrc/autograd``, derivatives.yaml).
+A result is at an edge exactly where the argument is at that edge or beyond it, so the gradient has the same bits. ReLU6
+of MobileNets is such an activation; autograd keeps its argument, where it overwrites that as a copy
+(``torch/csrc/autograd``, derivatives.yaml).
 """
 
 from collections.abc import Callable
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from membench.capture.passes import drop_unused
-from membench.core.call import Call, Value
-from membench.core.changed_tasks import numbered
-from membench.core.task_graph import Task, TaskGraph
+from membench.core.graph.call import Call, Value
+from membench.core.graph.changed_tasks import numbered
+from membench.core.graph.task_graph import Task, TaskGraph
 
 _EDGES = (-1.0, 1.0)
 """Of ``aten.hardtanh``, unless given."""
@@ -23,7 +24,7 @@ def clamped_gradients_from_results(graph: TaskGraph, is_compiled: Callable[[Task
     """Return the graph in which gradients of ``hardtanh`` read its results, without the copies that nothing reads then.
 
     Args:
-        is_compiled: of a gradient; others read what they read before.
+        is_compiled: for a gradient; other tasks read what they read before.
     """
     contents = _Contents(is_compiled)
     tasks = [contents.follow(task) for task in graph.tasks]
@@ -34,7 +35,7 @@ def clamped_gradients_from_results(graph: TaskGraph, is_compiled: Callable[[Task
 
 @dataclass
 class _Contents:
-    """What blocks contain, as numbers that are equal for equal contents, and results of clamps by those of their arguments.
+    """What blocks contain, as numbers equal for equal contents, and clamps' results by those of their arguments.
 
     Attributes:
         results: by an argument's layout and contents and the edges, the result and its contents.

@@ -3,20 +3,20 @@
     conv   batch norm   add   relu   conv           conv   [batch norm, add, relu]   conv
            x        y        z     r         ->            x                     r
 
-Grouped as `torch._inductor.scheduler` fuses: pointwise operators, reductions, normalizations, softmax and losses with the makers
-of what they read, where no other task runs between them. Products, convolutions, pooling and indexing are tasks as before. What a
-group makes and no other task reads is in no block.
+Grouped as `torch._inductor.scheduler` fuses: pointwise operators, reductions, normalizations, softmax and losses with
+the makers of what they read, where no other task runs between them. Products, convolutions, pooling and indexing are
+tasks as before. What a group makes and no other task reads is in no block.
 
-A task stays alone if it draws random numbers, takes part in a collective, or writes to the caller's blocks (of which batch
-norm's running statistics alone are exact in a program: a recomputed one leaves them out).
+A task stays alone if it draws random numbers, takes part in a collective, or writes to the caller's blocks (of which
+batch norm's running statistics alone are exact in a program: a recomputed one leaves them out).
 """
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from membench.core.changed_tasks import numbered
-from membench.core.kernels import WHOLE_STEP, Compiled
-from membench.core.task_graph import Task, TaskGraph
+from membench.core.graph.changed_tasks import numbered
+from membench.core.graph.task_graph import Task, TaskGraph
+from membench.core.step.kernels import WHOLE_STEP, Compiled
 from membench.planning.fusion.clamps import clamped_gradients_from_results
 from membench.planning.fusion.groups import Groups
 from membench.planning.fusion.in_place import with_gradients_in_place
@@ -31,39 +31,35 @@ def fused(
 ) -> TaskGraph:
     """Return the graph with groups of tasks as one task each; the blocks keep their numbers.
 
-    `TaskGraph.plain` is the step as PyTorch runs it with these compiled: compiled code gives a block back after its last use, and keeps
-    some cheap results, such as concatenations, which methods' steps compute again within kernels of the backward pass.
+    `TaskGraph.plain` is the step as PyTorch runs it with these compiled: compiled code gives a block back after its
+    last use, and keeps some cheap results, such as concatenations, which methods' steps compute again within kernels of
+    the backward pass.
 
     Args:
         compiled: what of the step is.
         apart: paths of modules at whose edges compiled graphs end.
-        on_cpu: it is compiled for the CPU, which fuses less, and runs here: as Inductor does, gradients lie in memory that is not used
-            any more, and large gradients of weights are made last. Predictions for GPUs keep the program's order, in which an exchange starts.
+        on_cpu: it is compiled for the CPU, which fuses less, and runs here: as Inductor does, gradients lie in memory
+            that is not used any more, and large gradients of weights are made last. Predictions for GPUs keep the
+            program's order, in which an exchange starts.
     """
-    plain = graph.plain and _fused(graph.plain, compiled, apart, on_cpu, is_run_again)
-    if plain and graph.is_plain_alone:
-        return replace(plain, plain=plain)
-    made = _fused(graph, compiled, apart, on_cpu, is_cheap)
-    if on_cpu:
-        tasks = with_late_gradients(made, with_gradients_in_place(made))
-        made = replace(made, tasks=numbered(tasks))
-    return replace(made, plain=plain)
+
+    def of_one(graph: TaskGraph) -> TaskGraph:
+        made = _fused(graph, compiled, apart, on_cpu)
+        if graph.is_plain or not on_cpu:
+            return made
+        return replace(made, tasks=numbered(with_late_gradients(made, with_gradients_in_place(made))))
+
+    return graph.map(of_one)
 
 
-def _fused(
-    graph: TaskGraph,
-    compiled: Compiled,
-    apart: Collection[str],
-    on_cpu: bool,
-    is_run_again: Callable[[Task], bool],
-) -> TaskGraph:
+def _fused(graph: TaskGraph, compiled: Compiled, apart: Collection[str], on_cpu: bool) -> TaskGraph:
     regions = Regions(graph, compiled, apart)
 
     def region_of(task: Task) -> object:
         return regions.of(task) if is_fusible(task, graph, on_cpu=on_cpu) else None
 
     graph = clamped_gradients_from_results(graph, lambda task: regions.of(task) is not None)
-    graph = recompute_in_kernels(graph, region_of, is_run_again)
+    graph = recompute_in_kernels(graph, region_of, is_run_again if graph.is_plain else is_cheap)
     groups = Groups(graph, region_of)
     for task in graph.tasks:
         groups.join(task)
@@ -82,15 +78,10 @@ def _releasing(
     """Return the tasks with the blocks that each gives back.
 
     Args:
-        tasks: of the fused graph.
-        positions: among them, of each task of the graph.
+        tasks: the fused graph's tasks.
+        positions: positions among them, of each task of the graph.
     """
-    held = {
-        block: positions[task.index]
-        for task in graph.tasks
-        if not is_compiled(task)
-        for block in task.releases
-    }
+    held = {block: positions[task.index] for task in graph.tasks if not is_compiled(task) for block in task.releases}
     last = {block: task.index for task in tasks for block in (*task.reads, *task.writes)}
     released: list[list[int]] = [[] for _ in tasks]
     for block, position in last.items():

@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from membench.core.call import Value, values_in
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Task, TaskGraph
+from membench.core.graph.call import Value, values_in
+from membench.core.graph.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Task, TaskGraph
 from membench.planning.fusion.operators import is_alone_compiled
 from membench.planning.fusion.task import fused_task, is_expressible
 
@@ -57,9 +57,7 @@ class Groups:
         makers = [index for index in earlier if wanted.intersection(self._graph.tasks[index].writes)]
         largest = _largest_read(task)
         sharers = [
-            index
-            for index in earlier
-            if largest is not None and largest == _largest_read(self._graph.tasks[index])
+            index for index in earlier if largest is not None and largest == _largest_read(self._graph.tasks[index])
         ]
         for index in (*sorted(makers, reverse=True), *sorted(sharers, reverse=True)):
             if self._regions[index] == region and self._graph.tasks[index].phase is task.phase:
@@ -92,13 +90,11 @@ class Groups:
             if (moved := self._order[place]) is not None:
                 moved.place = place
 
-    def _joined_order(
-        self, earlier: _Group, later: _Group
-    ) -> tuple[list[_Group | None], list[_Group | None]] | None:
+    def _joined_order(self, earlier: _Group, later: _Group) -> tuple[list[_Group | None], list[_Group | None]] | None:
         """Return the groups between two that run before and after both of them; None if they have to stay apart.
 
-        They do where a third one has to run after the one and before the other, and where more is held while those between
-        them run: sums of gradients that come one after another would each wait for the last.
+        They do where a third one has to run after the one and before the other, and where more is held while those
+        between them run: sums of gradients that come one after another would each wait for the last.
         """
         between = [group for group in self._order[earlier.place + 1 : later.place] if group is not None]
         following, leading = {earlier}, {later}
@@ -122,7 +118,7 @@ class Groups:
         return [*first], [group for group in between if not is_first(group)]
 
     def _held_bytes(self, group: _Group, other: _Group) -> int:
-        """Return how many bytes more are held before a group than after it; results and the caller's blocks do not count.
+        """Return how many bytes more are held before a group than behind it, without results and the caller's blocks.
 
         Args:
             other: a group that runs with it: what one makes and only the other one reads is not held between them.
@@ -154,8 +150,10 @@ class Groups:
 
     def _task(self, group: _Group) -> Task:
         first = group.tasks[0]
-        if len(group.tasks) == 1 and (self._regions[first.index] is None or not is_alone_compiled(first)):
+        if len(group.tasks) == 1 and self._regions[first.index] is None:
             return first
+        if len(group.tasks) == 1 and not is_alone_compiled(first):
+            return replace(first, workspace_bytes=0) if first.workspace_bytes else first
         own = {task.index for task in group.tasks}
         roles = EXTERNAL_ROLES | RESULT_ROLES
         touched = {block for task in group.tasks for block in (*task.reads, *task.writes)}
@@ -175,11 +173,7 @@ class Groups:
             return False
         writers = [user for user in self._users[block] if user in own and block in tasks[user].writes]
         is_made = any(block in tasks[user].creates for user in writers)
-        return (
-            bool(writers)
-            and not is_made
-            and all(user in own or user < writers[0] for user in self._users[block])
-        )
+        return bool(writers) and not is_made and all(user in own or user < writers[0] for user in self._users[block])
 
 
 def _largest_read(task: Task) -> Value | None:
@@ -201,9 +195,7 @@ def _orders(graph: TaskGraph) -> Iterable[tuple[int, int]]:
             writer[block], readers[block] = task.index, []
         for block in task.reads:
             readers[block].append(task.index)
-        for queue in (["random"] if task.random else []) + (
-            [task.collective.stream] if task.collective else []
-        ):
+        for queue in (["random"] if task.random else []) + ([task.collective.stream] if task.collective else []):
             if queue in previous:
                 yield previous[queue], task.index
             previous[queue] = task.index

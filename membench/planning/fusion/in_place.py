@@ -1,26 +1,27 @@
-"""Gradients in memory that is not used any more: as Inductor reuses a buffer, a fused task writes over what it has read last.
+"""Gradients in memory no longer used: as Inductor does, a fused task overwrites what it has read last.
 
-    [threshold_backward, native_batch_norm_backward](dy, ...) -> dx        ->        [..., copy_(dy, dx)](dy, ...), which writes dy
+    [threshold_backward, native_batch_norm_backward](dy, ...) -> dx   ->   [..., copy_(dy, dx)](dy, ...), to write dy
 
-The program says so itself, by a copy to its input at its end. Inductor makes the kernel write there, or, where other elements are
-still to be read, copies. An activation is written over only where no task runs between those that use it, as with the logits of a
-language model between their product and the gradient of the loss: others a method may want to free and to compute again.
+The program says so itself, by a copy to its input at its end. Inductor makes the kernel write there, or, where other
+elements are still to be read, copies. An activation is written over only where no task runs between those that use it,
+as with the logits of a language model between their product and the gradient of the loss: others a method may want to
+free and to compute again.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from membench.core.call import Call, Value
-from membench.core.changed_tasks import rename_blocks
-from membench.core.program import fused_call, program_of
-from membench.core.task_graph import Phase, Role, Task, TaskGraph
+from membench.core.graph.call import Call, Value
+from membench.core.graph.changed_tasks import rename_blocks
+from membench.core.graph.fused_calls import fused_call, fused_calls_of
+from membench.core.graph.task_graph import Phase, Role, Task, TaskGraph
 from membench.planning.uses import touching_tasks
 
 _COPY = "aten.copy_.default"
 
 
 def with_gradients_in_place(graph: TaskGraph) -> list[Task]:
-    """Return a graph's tasks, of which fused ones of the backward pass make no new memory where a block that they read is free."""
+    """Return a graph's tasks; fused ones of the backward pass write to a block that they read, where one is free."""
     touching = touching_tasks(graph)
     renamed: dict[int, int] = {}
     made: list[Task] = []
@@ -57,7 +58,7 @@ def _pair(graph: TaskGraph, task: Task, free: set[int]) -> tuple[Value, Value] |
     Args:
         free: blocks that the task reads and that it may write to.
     """
-    program = program_of(task.call)
+    program = fused_calls_of(task.call)
     if program is None or task.call is None:
         return None
     inputs: tuple[Value, ...] = task.call.args[1]
@@ -81,7 +82,7 @@ def _is_whole(graph: TaskGraph, value: Value) -> bool:
 
 def _in_place(task: Task, read: Value, result: Value) -> Task:
     """Return a task that writes a result over a value that it reads."""
-    program, call = program_of(task.call), task.call
+    program, call = fused_calls_of(task.call), task.call
     assert program is not None and call is not None
     at, to = call.outputs.index(result), call.args[1].index(read)
     memory = program.inputs[to]

@@ -1,13 +1,14 @@
 """Whether Inductor changes a network's images to channels last on a GPU, where its program has them otherwise.
 
-As `decide_layout_opt` decides (``torch/_inductor/graph.py``): in inference by the operations of convolutions, each counted with what
-that layout gains or loses by kind; in training by whether one of the convolutions is of a kind that loses.
+As `decide_layout_opt` decides (``torch/_inductor/graph.py``): in inference by the operations of convolutions, each
+counted with what that layout gains or loses by kind; in training by whether one of the convolutions is of a kind that
+loses.
 """
 
 from collections import defaultdict
 
-from membench.core.convolution import Convolution
-from membench.core.task_graph import Mode, Phase, TaskGraph
+from membench.core.graph.convolution import Convolution
+from membench.core.graph.task_graph import Mode, Phase, TaskGraph
 
 _MOST_TASKS = 300
 """Tasks for each convolution, from which on a network counts as one without."""

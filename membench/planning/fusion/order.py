@@ -3,7 +3,8 @@
     dw = dy^T x     dx = dy w    ...        ->      dx = dy w    ...     dw = dy^T x      dy and x wait in place of dw
 
 A gradient of a weight is held until the step ends, whenever it is made. As Inductor orders its kernels
-(``torch._inductor.memory``, `reorder_for_peak_memory`), tasks move only where that lowers the peak of the step without a method.
+(``torch._inductor.memory``, `reorder_for_peak_memory`), tasks move only where that lowers the peak of the step without
+a method.
 """
 
 from collections import defaultdict
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from membench.core.task_graph import RESULT_ROLES, Phase, Task, TaskGraph
+from membench.core.graph.task_graph import RESULT_ROLES, Phase, Task, TaskGraph
 
 _CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
 
@@ -54,7 +55,7 @@ class _Peak:
 
 
 def _peak(graph: TaskGraph, tasks: Sequence[Task]) -> _Peak:
-    """Return the most bytes of blocks that the step makes, where each is given back after its last use, and the task."""
+    """Return the most bytes of blocks that the step makes, each given back after its last use, and the task."""
     last = {block: at for at, task in enumerate(tasks) for block in (*task.reads, *task.writes)}
     change = [0] * (len(tasks) + 1)
     for at, task in enumerate(tasks):
@@ -95,7 +96,10 @@ def _moves(graph: TaskGraph, tasks: Sequence[Task], peak: int) -> Iterator[_Move
 
 
 def _may_wait(graph: TaskGraph, task: Task) -> bool:
-    """Return whether a task only makes results. The gradient of a convolution's weight is one call with that of its input."""
+    """Return whether a task only makes results.
+
+    The gradient of a convolution's weight is one call with that of its input.
+    """
     return (
         task.phase is Phase.BACKWARD
         and not task.random

@@ -1,19 +1,20 @@
-"""Recomputation within kernels: the backward pass computes cheap results of the forward pass again from what is kept anyway.
+"""Recomputation within kernels: the backward pass makes cheap results again from what is kept anyway.
 
     forward:   s = silu(g)    y = s * u                      s is kept for the backward pass beside g and u
     backward:  dg = silu_backward(dy * u, g)   du = dy * s   here s = silu(g) is part of the kernel that makes dy * s
 
-As torch's min-cut partitioner decides (``torch._functorch.partitioners``, `min_cut_rematerialization_partition`), of cheap
-operators alone, and one result at a time: it is computed again where that keeps fewer bytes in its place. Random numbers are
-drawn once, and what a product or convolution of the backward pass reads is kept, because it would have to be in memory.
+As torch's min-cut partitioner decides (``torch._functorch.partitioners``, `min_cut_rematerialization_partition`), of
+cheap operators alone, and one result at a time: it is computed again where that keeps fewer bytes in its place. Random
+numbers are drawn once, and what a product or convolution of the backward pass reads is kept, because it would have to
+be in memory.
 """
 
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
-from membench.core.changed_tasks import numbered, rename_blocks
-from membench.core.task_graph import AFTER_THE_LOSS, Block, Phase, Task, TaskGraph
+from membench.core.graph.changed_tasks import numbered, rename_blocks
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Block, Phase, Task, TaskGraph
 
 MOST_RECOMPUTED = 16
 """The most operators that are run again for one result."""
@@ -51,21 +52,14 @@ def _copy(block: Block, index: int, layer: int) -> Block:
 def _in_backward(maker: Task, reader: Task) -> Task:
     name = f"{maker.name}{_IN_KERNEL}"
     return replace(
-        maker,
-        name=name,
-        phase=reader.phase,
-        layer=reader.layer,
-        gradient_of=reader.gradient_of,
-        releases=(),
+        maker, name=name, phase=reader.phase, layer=reader.layer, gradient_of=reader.gradient_of, releases=()
     )
 
 
 class _Chosen:
     """The blocks that are computed again, and how."""
 
-    def __init__(
-        self, graph: TaskGraph, region_of: Callable[[Task], object], is_cheap: Callable[[Task], bool]
-    ) -> None:
+    def __init__(self, graph: TaskGraph, region_of: Callable[[Task], object], is_cheap: Callable[[Task], bool]) -> None:
         self._graph, self._region_of = graph, region_of
         self._makers: dict[int, Task] = {}
         self._writes: defaultdict[int, list[int]] = defaultdict(list)
@@ -104,7 +98,7 @@ class _Chosen:
                 self._kept |= cone[1]
 
     def _weight(self, block: int) -> int:
-        """Return what keeping a block counts as: twice its bytes where only that brings it into memory, as in the partitioner."""
+        """Return the cost of keeping a block: twice its bytes where only that brings it into memory."""
         return self._graph.blocks[block].size_bytes * (1 if self._outside[block] else 2)
 
     def again_for(self, task: Task) -> list[Task]:
@@ -120,7 +114,7 @@ class _Chosen:
         """Return the tasks that compute blocks again, and the blocks that have to be kept for them in addition.
 
         Args:
-            position: of the task that needs them.
+            position: position of the task that needs them.
 
         Returns:
             None if a block that they read has been overwritten by then, or if they are too many.

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from membench.core.kernels import Compiled, is_inside
-from membench.core.task_graph import Phase, Task, TaskGraph
+from membench.core.graph.task_graph import Phase, Task, TaskGraph
+from membench.core.step.kernels import Compiled, is_inside
 
 Region = tuple[str, str]
 """What is compiled together: a module's path, and that of the innermost module in it at whose edges a graph ends."""

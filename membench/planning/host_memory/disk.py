@@ -6,10 +6,10 @@
     Drop              where room is needed: first what is not used again, then what is used last (Belady, A study of
                       replacement algorithms for a virtual-storage computer, 1966)
 
-States are moved to the disk first, because a step uses each of them once, then weights, then accumulated gradients; of each
-kind as many as needed, evenly over the step, so that the disk works throughout. Two instructions' worth of room is kept for
-what visits, so that a block is loaded while the one before it is used. Copies of activations also leave host memory when their
-last use is over and, if there is no other way, for the disk.
+States are moved to the disk first, because a step uses each of them once, then weights, then accumulated gradients; of
+each kind as many as needed, evenly over the step, so that the disk works throughout. Two instructions' worth of room is
+kept for what visits, so that a block is loaded while the one before it is used. Copies of activations also leave host
+memory when their last use is over and, if there is no other way, for the disk.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +18,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from membench.core.errors import InfeasibleSchedule
-from membench.core.machine import HostLimit
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     Compute,
     Instruction,
     Offload,
@@ -31,7 +30,8 @@ from membench.core.schedule import (
     Store,
     Work,
 )
-from membench.core.task_graph import HostLocation, Role
+from membench.core.graph.task_graph import HostLocation, Role
+from membench.core.hardware.machine import HostLimit
 from membench.core.units import format_bytes
 from membench.planning.host_memory.disk_instructions import DiskInstructions
 from membench.planning.host_memory.host_places import PAGE_BYTES
@@ -45,23 +45,23 @@ Runs = tuple[RepeatedSchedule, ...]
 
 
 def keep_within(runs: Runs, limit: HostLimit) -> Runs:
-    """Return the schedules of a step with homes moved to the disk and with buffers dropped, if it needs more host memory.
+    """Return a step's schedules with homes moved to the disk and buffers dropped, if it needs more host memory.
 
     Args:
         runs: validated.
 
     Raises:
-        InfeasibleSchedule: what one instruction uses needs more host memory, the error contains how much; or the disk has not
-            enough for the rest.
+        InfeasibleSchedule: what one instruction uses needs more host memory, the error contains how much; or the disk
+            has not enough for the rest.
     """
     schedules = [run.schedule for run in runs]
     most_bytes = max(max(host_live_bytes(schedule), default=0) for schedule in schedules)
     if most_bytes <= limit.memory_bytes:
         return runs
     steps = [HostUses(schedule) for schedule in schedules]
-    chosen = _chosen(steps, limit.memory_bytes, limit.on_disk)
+    chosen = _chosen(steps, limit)
     found = tuple(
-        replace(run, schedule=_Program(step, chosen, limit.memory_bytes).schedule())
+        replace(run, schedule=_DiskInstructions(step, chosen, limit.memory_bytes).schedule())
         for run, step in zip(runs, steps, strict=True)
     )
     stored_bytes = max(on_disk_bytes(run.schedule) for run in found)
@@ -72,6 +72,7 @@ def keep_within(runs: Runs, limit: HostLimit) -> Runs:
             budget_bytes=limit.memory_bytes,
             lower_bound_bytes=most_bytes,
             on_host=True,
+            ranks=limit.ranks,
         )
     return found
 
@@ -83,17 +84,18 @@ def on_disk_bytes(schedule: Schedule) -> int:
     return schedule.graph.size_bytes(homes | visitors)
 
 
-# ---- homes on the disk --------------------------------------------------------------------------------------------------
+# ---- homes on the disk ----------------------------------------------------------------------------------------------
 
 
-def _chosen(steps: Sequence[HostUses], limit_bytes: int, roles: Sequence[Role]) -> frozenset[str]:
+def _chosen(steps: Sequence[HostUses], limit: HostLimit) -> frozenset[str]:
     """Return the names of the blocks that have their home on the disk, the same ones in all schedules of the step."""
     last = steps[-1]  # with the update
     blocks = last.schedule.graph.blocks
-    _check_feasible(steps, limit_bytes, roles)
+    roles = limit.on_disk
+    _check_feasible(steps, limit)
     homes_bytes = sum(block.size_bytes for block in last.homes)
     visiting_bytes = max(_visiting_bytes(step, roles) for step in steps)
-    excess_bytes = homes_bytes + visiting_bytes - limit_bytes
+    excess_bytes = homes_bytes + visiting_bytes - limit.memory_bytes
     chosen: list[int] = []
     for role in roles:
         sizes = {block: blocks[block].size_bytes for block in last.movable(role, LEAST_BYTES)}
@@ -125,7 +127,7 @@ def _spread(sizes_bytes: Mapping[int, int], wanted_bytes: int) -> list[int]:
     return chosen
 
 
-def _check_feasible(steps: Iterable[HostUses], limit_bytes: int, roles: Sequence[Role]) -> None:
+def _check_feasible(steps: Iterable[HostUses], limit: HostLimit) -> None:
     """Refuse a limit below what stays in host memory and what one instruction uses in addition.
 
     Raises:
@@ -134,7 +136,7 @@ def _check_feasible(steps: Iterable[HostUses], limit_bytes: int, roles: Sequence
     worst = 0, "the caller's blocks"
     for step in steps:
         graph = step.schedule.graph
-        movable = {block for role in roles for block in step.movable(role, LEAST_BYTES)}
+        movable = {block for role in limit.on_disk for block in step.movable(role, LEAST_BYTES)}
         staying = {block.index for block in step.homes} - movable
         staying_bytes = graph.size_bytes(staying)
         for position, used in step.at.items():
@@ -143,13 +145,14 @@ def _check_feasible(steps: Iterable[HostUses], limit_bytes: int, roles: Sequence
             )
             worst = max(worst, (needed_bytes, _described(step.schedule, position)))
         worst = max(worst, (staying_bytes, "what cannot leave host memory"))
-    if worst[0] > limit_bytes:
+    if worst[0] > limit.memory_bytes:
         raise InfeasibleSchedule(
             task=worst[1],
             needed_bytes=worst[0],
-            budget_bytes=limit_bytes,
+            budget_bytes=limit.memory_bytes,
             lower_bound_bytes=worst[0],
             on_host=True,
+            ranks=limit.ranks,
         )
 
 
@@ -163,14 +166,14 @@ def _described(schedule: Schedule, position: int) -> str:
             return type(instruction).__name__.lower()
 
 
-# ---- instructions -------------------------------------------------------------------------------------------------------
+# ---- instructions ---------------------------------------------------------------------------------------------------
 
 
-class _Program:
+class _DiskInstructions:
     """One schedule's instructions with those of the disk between them.
 
     Args:
-        uses: of the schedule before.
+        uses: uses in the schedule before.
         moved: names of the blocks whose home is the disk.
     """
 
@@ -178,9 +181,7 @@ class _Program:
         self._before = uses.schedule
         chosen = {block.index for block in uses.homes if block.name in moved}
         self._blocks = [
-            replace(block, host_location=HostLocation(block.index, on_disk=True))
-            if block.index in chosen
-            else block
+            replace(block, host_location=HostLocation(block.index, on_disk=True)) if block.index in chosen else block
             for block in uses.schedule.graph.blocks
         ]
         staying = (block.size_bytes for block in uses.homes if block.index not in chosen)
@@ -196,9 +197,7 @@ class _Program:
         self._open_bytes = self._homes_bytes = 0  # of all buffers, and of those whose home is the disk
         self._dead: dict[int, None] = {}  # open, and not used again; in the order in which they died
         self._changed: set[int] = set()  # in host memory, since they were on the disk
-        self._loads: list[
-            tuple[int, int]
-        ] = []  # (next use, block) of what is on the disk and will be used; a heap
+        self._loads: list[tuple[int, int]] = []  # (next use, block) of what is on the disk and will be used; a heap
         self._issued = DiskInstructions()
         for block in sorted(chosen & self._visitors.keys()):
             self._expect(block)
@@ -266,7 +265,7 @@ class _Program:
             self._load(block)
 
     def _in_place_of(self, block: int, position: int, use: int) -> list[int] | None:
-        """Return blocks that leave for one that is loaded here and used later; None where there is no room until then."""
+        """Return blocks that leave for one loaded here and used later, None where there is no room until then."""
         size_bytes = self._blocks[block].size_bytes
         buffered_bytes = int(self._buffered_bytes[max(0, position) : use + 1].max())
         open_bytes, homes_bytes = self._open_bytes, self._homes_bytes
@@ -311,9 +310,7 @@ class _Program:
 
     def _drop(self, block: int) -> None:
         """Close a block's buffer, after it is on the disk if that is needed."""
-        is_needed = self._is_used_again(block) or (
-            self._blocks[block].is_on_disk and not self._visitors[block]
-        )
+        is_needed = self._is_used_again(block) or (self._blocks[block].is_on_disk and not self._visitors[block])
         if is_needed and block in self._changed:
             self._store(block)
         self._issued.drop(block)
@@ -334,9 +331,7 @@ def _units(instructions: Sequence[Instruction]) -> Iterator[list[int]]:
     unit: list[int] = []
     is_filled = True
     for position, instruction in enumerate(instructions):
-        is_filled = isinstance(instruction, Work) or (
-            is_filled and not isinstance(instruction, Reserve | Reuse)
-        )
+        is_filled = isinstance(instruction, Work) or (is_filled and not isinstance(instruction, Reserve | Reuse))
         unit.append(position)
         if is_filled:
             yield unit

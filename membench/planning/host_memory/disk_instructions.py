@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     LOAD_STREAM,
     STORE_STREAM,
@@ -25,9 +25,7 @@ class DiskInstructions:
         self._last: dict[str, int] = {}  # of each stream
         self._known: dict[tuple[str, str], int] = {}  # (stream, other): instruction that it has waited for
         self._filled: dict[int, tuple[str, int]] = {}  # the last write of a block's buffer
-        self._readers: defaultdict[int, dict[str, int]] = defaultdict(
-            dict
-        )  # since then, the last of each stream
+        self._readers: defaultdict[int, dict[str, int]] = defaultdict(dict)  # since then, the last of each stream
         self._stored: dict[int, int] = {}
         self._last_drop: int | None = None
         self._uses: list[tuple[int, str, bool]] = []  # by the instruction that comes next

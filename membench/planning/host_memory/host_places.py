@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from membench.core.schedule import Drop, Load, Offload, Schedule
+from membench.core.graph.schedule import Drop, Load, Offload, Schedule
 
 PAGE_BYTES = mmap.PAGESIZE
 """Places start at a page, so that a disk can read into them without a copy."""
@@ -20,7 +20,7 @@ class HostPlaces:
     """Places of the buffers that a step drops; others are kept and are not in here.
 
     Attributes:
-        size_bytes: of the piece of memory.
+        size_bytes: size of the piece of memory.
         starts: offset of each of a block's buffers, in the order in which the step opens them.
     """
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from membench.core.schedule import COMPUTE_STREAM, Compute, Instruction, Offload, Prefetch, Schedule
-from membench.core.task_graph import Block, Role
+from membench.core.graph.schedule import COMPUTE_STREAM, Compute, Instruction, Offload, Prefetch, Schedule
+from membench.core.graph.task_graph import Block, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class HostUses:
         return [block for block in self.schedule.graph.blocks if block.host_location and not block.is_part]
 
     def movable(self, role: Role, least_bytes: int) -> list[int]:
-        """Return the homes of a role that may move to the disk, those of so many bytes, in the order of their first use."""
+        """Return the homes of a role that may move to the disk, of so many bytes each, by their first use."""
         blocks = self.schedule.graph.blocks
         whole = {block.host_location.block for block in blocks if block.host_location and block.is_part}
         found = (

@@ -1,14 +1,15 @@
-"""Lower bounds on a step's memory that hold whatever a method does with activations, and however it divides the batch."""
+"""Lower bounds on a step's memory, whatever a method does with activations and however it divides the batch."""
 
-from membench.core.task_graph import ARGUMENT_ROLES, Phase, Role, TaskGraph
+from membench.core.graph.task_graph import ARGUMENT_ROLES, Phase, Role, TaskGraph
 
 
 def least_bytes(graph: TaskGraph) -> int:
     """Return the least that a schedule holds at its peak which leaves the caller's blocks on the device.
 
-    Activations and arguments count as nothing: they may be recomputed, encoded, copied, cut or divided into micro-batches.
-    What remains are weights, buffers, an optimizer's states and accumulated gradients; the gradients that the step returns;
-    and what each task of the update needs in addition. A schedule that keeps weights in host memory may need less.
+    Activations and arguments count as nothing: they may be recomputed, encoded, copied, cut or divided into
+    micro-batches. What remains are weights, buffers, an optimizer's states and accumulated gradients; the gradients
+    that the step returns; and what each task of the update needs in addition. A schedule that keeps weights in host
+    memory may need less.
 
     Args:
         graph: with its update.

@@ -3,16 +3,16 @@
 Its behaviour is that of PyTorch 1.0 to 2.8 as its notes on CUDA semantics ("Memory management") and its source
 (``c10/cuda/CUDACachingAllocator.cpp``) describe it:
 
-- A request is rounded up to `UNIT_BYTES`. Each stream has a pool for requests of up to `SMALL_REQUEST_BYTES`, and one for
-  larger ones.
-- The smallest free piece of the pool serves a request, of several the one with the lowest address. What is left of the piece
-  becomes a free piece of its own, if it is large enough; otherwise it is wasted until the piece is freed.
+- A request is rounded up to `UNIT_BYTES`. Each stream has a pool for requests of up to `SMALL_REQUEST_BYTES`, and one
+  for larger ones.
+- The smallest free piece of the pool serves a request, of several the one with the lowest address. What is left of the
+  piece becomes a free piece of its own, if it is large enough; otherwise it is wasted until the piece is freed.
 - Without a free piece, the allocator grows: see `SegmentAllocator` and `ExpandableAllocator`. On a full device it first
   returns what it does not use.
 - A freed piece merges with free neighbours of its segment. Memory is returned to the device only as above.
 
-A piece that several streams use is freed at the position of its own stream: a schedule does so after that stream has waited
-for the others (decision 3), so that PyTorch's delay for pieces marked with ``record_stream`` never occurs.
+A piece that several streams use is freed at the position of its own stream: a schedule does so after that stream has
+waited for the others (decision 3), so that PyTorch's delay for pieces marked with ``record_stream`` never occurs.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from membench.core.errors import OutOfMemory
-from membench.core.schedule import COMPUTE_STREAM
+from membench.core.graph.schedule import COMPUTE_STREAM
 from membench.core.units import MIB
 
 UNIT_BYTES = 512
@@ -142,8 +142,8 @@ class CachingAllocator(ABC):
     """The part of the allocator that does not depend on how it grows.
 
     Attributes:
-        requested_bytes: of the requests that are in use, as they were made.
-        allocated_bytes: of the pieces that are in use; PyTorch's ``torch.cuda.memory_allocated``.
+        requested_bytes: size of the requests in use, as they were made.
+        allocated_bytes: size of the pieces in use; PyTorch's ``torch.cuda.memory_allocated``.
         reserved_bytes: what the device has given; PyTorch's ``torch.cuda.memory_reserved``.
 
     Args:

@@ -3,17 +3,18 @@
     used = reserved + context                       what nvidia-smi shows of the process
     fits: the allocator finds room in memory - context, after it has returned what is free
 
-The three are never mixed: *allocated* is exact, the peak of the schedule; *reserved* is simulated by the caching allocator
-with assumptions on the libraries' workspaces; *used* adds a context that was measured by others or is assumed.
+The three are never mixed: *allocated* is exact, the peak of the schedule; *reserved* is simulated by the caching
+allocator with assumptions on the libraries' workspaces; *used* adds a context that was measured by others or is
+assumed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from membench.core.allocator import AllocatorSettings
-from membench.core.device import DeviceProfile
 from membench.core.errors import OutOfMemory
-from membench.core.schedule import RepeatedSchedule
+from membench.core.graph.schedule import RepeatedSchedule
+from membench.core.hardware.allocator import AllocatorSettings
+from membench.core.hardware.device import DeviceProfile
 from membench.planning.memory.caching_allocator import CachingAllocator
 from membench.planning.memory.expandable_allocator import ExpandableAllocator
 from membench.planning.memory.reserved_memory import reserved_memory
@@ -29,7 +30,7 @@ class DeviceMemory:
         reserved_bytes: the most that PyTorch reserves for it; where the device has too little, on one with enough.
         fragmentation_bytes: reserved but not in use when the most is reserved for the first time.
         used_bytes: reserved, with the device's context; None where that is not known.
-        free_bytes: of the device, next to the context.
+        free_bytes: free memory of the device, next to the context.
         fits: whether PyTorch finds room for it there.
     """
 
@@ -42,7 +43,7 @@ class DeviceMemory:
 
     @property
     def excess_bytes(self) -> int:
-        """By how much it has to be less to fit, estimated where the allocator reserves no more than there is; 0: it fits."""
+        """How much less would fit, estimated where the allocator reserves no more than there is; 0 if it fits."""
         return 0 if self.fits else max(self.reserved_bytes - self.free_bytes, self.free_bytes // 100, 1)
 
 

@@ -16,8 +16,8 @@ ADDRESSES_BYTES = LARGE_SEGMENT_BYTES * 2**26
 class ExpandableAllocator(CachingAllocator):
     """Has one segment for each pool: a range of addresses, mapped to memory page by page.
 
-    A page has `PiecePool.segment_bytes`. The segment grows at its end, or in gaps, by what a request lacks; unused memory is
-    returned by whole pages wherever they lie.
+    A page has `PiecePool.segment_bytes`. The segment grows at its end, or in gaps, by what a request lacks; unused
+    memory is returned by whole pages wherever they lie.
     """
 
     def release_cached(self) -> None:
@@ -28,7 +28,8 @@ class ExpandableAllocator(CachingAllocator):
     def _best_fit(self, pool: PiecePool, unit_bytes: int) -> Piece | None:
         """Return the smallest piece, where the room behind a piece that the segment may map counts as its own.
 
-        As in PyTorch, the search goes up from the smallest and stops at the first piece with more room than the one before it.
+        As in PyTorch, the search goes up from the smallest and stops at the first piece with more room than the one
+        before it.
         """
         best: Piece | None = None
         for piece in pool.free.at_least(unit_bytes):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from membench.core.call import Value
-from membench.core.opened import objects_in
-from membench.core.schedule import Hold, Schedule
-from membench.core.task_graph import Role, TaskGraph
-from membench.core.torch_internals import tree_leaves
+from membench.core.graph.call import Value
+from membench.core.graph.schedule import Hold, Schedule
+from membench.core.graph.task_graph import Role, TaskGraph
+from membench.core.libraries.torch_internals import tree_leaves
+from membench.core.step.opened import objects_in
 from membench.planning.memory.liveness import live_bytes, residencies, spaces, workspace_bytes
 
 _HOLDERS: Mapping[Role, str] = {
@@ -53,16 +53,19 @@ def held_bytes(schedule: Schedule) -> dict[str, NDArray[np.int64]]:
 
 
 def held_at_peak_bytes(schedule: Schedule) -> dict[str, int]:
-    """Return what each holder has at the schedule's first peak; together they are its peak. Holders of nothing are left out."""
+    """Return what each holder has at the schedule's first peak; together they are its peak.
+
+    Holders of nothing are left out.
+    """
     graph, live = schedule.graph, live_bytes(schedule)
-    peak = live.index(max(live))
+    peak = live.index(max(live)) if live else -1  # of a step without operators, what is there before it
     so_far = schedule.instructions[: peak + 1]
     held = dict.fromkeys((FRAMEWORK, *map(holder_of, Role), WORKSPACE, UNUSED), 0)
     held[FRAMEWORK] = graph.overhead_bytes
     for block, size_bytes in spaces(schedule, until=peak + 1).items():
         held[holder_of(graph.blocks[block].role)] += size_bytes
     held[UNUSED] = next((item.size_bytes for item in reversed(so_far) if isinstance(item, Hold)), 0)
-    held[WORKSPACE] = live[peak] - sum(held.values())
+    held[WORKSPACE] = live[peak] - sum(held.values()) if live else 0
     return {name: size_bytes for name, size_bytes in held.items() if size_bytes}
 
 
@@ -85,4 +88,5 @@ def returned_in_objects_bytes(graph: TaskGraph) -> int:
 
 
 def _first_peak(schedule: Schedule) -> int:
-    return int(np.argmax(live_bytes(schedule)))
+    live = live_bytes(schedule)
+    return int(np.argmax(live)) if live else -1

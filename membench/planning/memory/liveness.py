@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     Compute,
     Decode,
@@ -20,8 +20,8 @@ from membench.core.schedule import (
     Wait,
     Work,
 )
-from membench.core.task_graph import Role
-from membench.core.timeline import Timeline
+from membench.core.graph.task_graph import Role
+from membench.core.graph.timeline import Timeline
 from membench.planning.workspaces import Workspaces
 
 
@@ -150,6 +150,12 @@ def host_live_bytes(schedule: Schedule) -> list[int]:
                 total_bytes -= blocks[block].size_bytes
         result.append(total_bytes)
     return result
+
+
+def host_peak_bytes(schedule: Schedule) -> int:
+    """Return the most bytes that a schedule has in host memory: homes, buffers, and states that kernels read there."""
+    of_kernels = sum(task.host_bytes for task in schedule.graph.tasks)
+    return of_kernels + max(host_live_bytes(schedule), default=0)
 
 
 def peak_bytes(schedule: Schedule, roles: frozenset[Role]) -> int:

@@ -4,13 +4,13 @@ A training script, and the order of its requests:
 
     module.to("cuda")                     # weights and buffers, each a request of its own
     for inputs, labels in loader:
-        inputs, labels = to("cuda")       # the last ones have been freed: the names hold the batch in host memory by now
+        inputs, labels = to("cuda")       # the last ones are freed: the names hold the batch in host memory
         optimizer.zero_grad()             # frees the last step's gradients
         loss = ...; loss.backward()       # the schedule's instructions
         optimizer.step()                  # makes the optimizer's state in the first step
 
-A workspace is requested after a task's results and freed with the task; the update's temporaries are one request for each
-weight. An optimizer's state is requested by the first task that uses it. The libraries' requests are those of
+A workspace is requested after a task's results and freed with the task; the update's temporaries are one request for
+each weight. An optimizer's state is requested by the first task that uses it. The libraries' requests are those of
 `membench.cost.library_memory`.
 """
 
@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from membench.core.device import DeviceProfile
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     Compute,
     Decode,
@@ -33,12 +32,9 @@ from membench.core.schedule import (
     Reuse,
     Schedule,
 )
-from membench.core.task_graph import ARGUMENT_ROLES, RESULT_ROLES, Block, Phase, Role, Task, TaskGraph
-from membench.cost.library_memory import (
-    convolution_workspace_bytes,
-    has_product,
-    product_workspace_bytes,
-)
+from membench.core.graph.task_graph import ARGUMENT_ROLES, RESULT_ROLES, Block, Phase, Role, Task, TaskGraph
+from membench.core.hardware.device import DeviceProfile
+from membench.cost.library_memory import convolution_workspace_bytes, has_product, product_workspace_bytes
 from membench.planning.memory.caching_allocator import CachingAllocator
 
 STEPS = 3
@@ -61,16 +57,12 @@ class ReservedMemory:
 
 
 def reserved_memory(
-    plan: Sequence[RepeatedSchedule],
-    allocator: CachingAllocator,
-    device: DeviceProfile,
-    *,
-    steps: int = STEPS,
+    plan: Sequence[RepeatedSchedule], allocator: CachingAllocator, device: DeviceProfile, *, steps: int = STEPS
 ) -> ReservedMemory:
     """Play a training of some steps.
 
     Args:
-        plan: of a step; of each micro-batch's size, as many runs are played as there are steps, at most.
+        plan: a step's plan; of each micro-batch's size, as many runs are played as there are steps, at most.
         allocator: a new one.
         device: on which the libraries run.
 
@@ -91,7 +83,7 @@ class _Script:
     """A training script: what it holds between and during its steps.
 
     Attributes:
-        peaks: of memory so far.
+        peaks: peaks of memory so far.
     """
 
     def __init__(self, allocator: CachingAllocator) -> None:
@@ -197,9 +189,7 @@ def _requests(schedule: Schedule, device: DeviceProfile) -> Iterator[_Request]:
                 yield _Script.hold, (size_bytes,)
 
 
-def _of_task(
-    task: Task, graph: TaskGraph, sizes: dict[int, int], device: DeviceProfile
-) -> Iterator[_Request]:
+def _of_task(task: Task, graph: TaskGraph, sizes: dict[int, int], device: DeviceProfile) -> Iterator[_Request]:
     touched = (graph.blocks[block] for block in (*task.reads, *task.writes))
     states = [each for each in touched if each.role is Role.OPTIMIZER_STATE and not each.host_location]
     if states:

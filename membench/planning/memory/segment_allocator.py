@@ -15,8 +15,8 @@ class SegmentAllocator(CachingAllocator):
 
     Args:
         capacity_bytes: the most that the device gives; None: any amount.
-        max_split_bytes: pieces of at least this size are not split, and serve only requests of at least this size that leave
-            less than `LARGE_SEGMENT_BYTES` of them; PyTorch's ``max_split_size_mb``. None: no limit.
+        max_split_bytes: pieces of at least this size are not split, and serve only requests of at least this size that
+            leave less than `LARGE_SEGMENT_BYTES` of them; PyTorch's ``max_split_size_mb``. None: no limit.
     """
 
     def __init__(self, capacity_bytes: int | None = None, *, max_split_bytes: int | None = None) -> None:
@@ -51,7 +51,7 @@ class SegmentAllocator(CachingAllocator):
         return piece
 
     def _release_for(self, pool: PiecePool, unit_bytes: int) -> None:
-        """Return pieces that are not split: the smallest that has the request's size, or several from the largest on."""
+        """Return pieces not to be split: the smallest of the request's size, or several from the largest on."""
         if self._max_split_bytes is None:
             return
         wanted_bytes = max(unit_bytes, self._max_split_bytes)

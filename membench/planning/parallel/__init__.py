@@ -1,1 +1,1 @@
-"""Parallelism as passes over a captured graph or a finished schedule: shards, replicas, pipelines, exchanged gradients."""
+"""Parallelism as passes over graphs or schedules: shards, replicas, pipelines, exchanged gradients."""

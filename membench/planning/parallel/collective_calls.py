@@ -1,4 +1,4 @@
-"""Calls of what sharding and replication add to a graph: torch's collectives, and the copies into and out of their buffers.
+"""Calls that sharding and replication add: torch's collectives, and the copies of their buffers.
 
     sent     <- _foreach_copy_      shards of one rank, each padded to those of the first
     output   <- all_gather          sent by all ranks, one after another
@@ -6,10 +6,11 @@
     sent     <- _chunk_cat          gradients, cut into the ranks' parts, padded, and put rank by rank
     reduced  <- reduce_scatter      this rank's part of the sum of all, or of their mean
 
-and of messages between the stages of a pipeline: ``c10d.send`` and ``c10d.recv_``, with a neighbour's distance in the place of its rank.
+and of messages between the stages of a pipeline: ``c10d.send`` and ``c10d.recv_``, with a neighbour's distance in the
+place of its rank.
 
-These are the operators of torch's `fully_shard` (``torch.distributed.fsdp``), on buffers of the same layout, so that sums over
-ranks have the same bits. A buffer that an operator fills as its argument ``out`` is the task's to create.
+These are the operators of torch's `fully_shard` (``torch.distributed.fsdp``), on buffers of the same layout, so that
+sums over ranks have the same bits. A buffer that an operator fills as its argument ``out`` is the task's to create.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ from zlib import crc32
 
 import torch
 
-from membench.core.call import Call, Value
-from membench.core.collective import GroupOf
+from membench.core.graph.call import Call, Value
+from membench.core.graph.collective import GroupOf
 
 MEAN, SUM = "avg", "sum"
 """Reductions, as ``torch.ops._c10d_functional`` names them."""
@@ -49,9 +50,7 @@ def gathers(sent: Value, ranks: int, axis: str, output: int) -> Call:
     """Return the call that gathers the vectors of all ranks of an axis in a buffer."""
     gathered = flat(output, sent.dtype, ranks * sent.shape[0])
     arguments = (sent, ranks, GroupOf(axis))
-    return Call(
-        "_c10d_functional.all_gather_into_tensor_out.default", arguments, (("out", gathered),), (None,)
-    )
+    return Call("_c10d_functional.all_gather_into_tensor_out.default", arguments, (("out", gathered),), (None,))
 
 
 def copies_out(output: Value, ranks: int, weights: Sequence[tuple[int, int]]) -> Call:
@@ -67,7 +66,7 @@ def copies_out(output: Value, ranks: int, weights: Sequence[tuple[int, int]]) ->
 
 
 def cuts_for_ranks(gradients: Sequence[Value], ranks: int, sent: Value) -> Call:
-    """Return the call that puts each rank's parts of gradients, along their first dimension, one behind another into a buffer."""
+    """Return the call that puts each rank's parts of gradients (along the first dimension) one by one into a buffer."""
     target = contiguous(sent.block, sent.dtype, (ranks, sent.shape[0] // ranks))
     return Call("aten._chunk_cat.out", (tuple(gradients), 0, ranks), (("out", target),), (None,))
 

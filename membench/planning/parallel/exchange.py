@@ -7,9 +7,10 @@ Every process runs the same schedule on an equal share of the batch. There are t
 - at the end (moDNN's naive exchange, Section 6.2): all gradients are averaged on one process's device when the step's
   tasks are done.
 
-moDNN's host also updates the weights and sends those back in place of the means: as many bytes, and any optimizer can use
-the means. They take no device memory, so the schedule's peak does not change. A step that updates its weights does so with
-the means: the exchange precedes the update, which waits for it; an exchange at the end precedes one that runs as a whole.
+moDNN's host also updates the weights and sends those back in place of the means: as many bytes, and any optimizer can
+use the means. They take no device memory, so the schedule's peak does not change. A step that updates its weights does
+so with the means: the exchange precedes the update, which waits for it; an exchange at the end precedes one that runs
+as a whole.
 """
 
 from collections import defaultdict
@@ -18,8 +19,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from membench.core.errors import UnsupportedStrategy
-from membench.core.optimizer import UpdateOf
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
     AllReduce,
@@ -34,7 +34,8 @@ from membench.core.schedule import (
     Wait,
     Work,
 )
-from membench.core.task_graph import Phase
+from membench.core.graph.task_graph import Phase
+from membench.core.step.optimizer import UpdateOf
 from membench.planning.checking.validate import validate
 from membench.planning.rewrites.update import undivided
 
@@ -50,7 +51,7 @@ class Exchange(StrEnum):
 
 
 def update_before(exchange: Exchange | None, update_of: UpdateOf | None) -> UpdateOf | None:
-    """Return the update of a step whose gradients are exchanged; at the end, they must all be there before the update."""
+    """Return the update of a step with exchanged gradients, which at the end must all precede the update."""
     return undivided(update_of) if update_of and exchange is Exchange.AT_END else update_of
 
 
@@ -58,8 +59,8 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
     """Return the schedule with every weight's gradient averaged over all processes once, after it is complete.
 
     Raises:
-        UnsupportedStrategy: the step keeps no gradients, because its framework applies each at once; or it applies them in the
-            backward pass, before the end.
+        UnsupportedStrategy: the step keeps no gradients, because its framework applies each at once; or it applies them
+            in the backward pass, before the end.
     """
     last_uses = _last_uses(schedule)
     if not last_uses:
@@ -69,15 +70,15 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
     is_early = exchange is Exchange.AS_MADE
     if not is_early and _updates_in_backward(schedule):
         raise UnsupportedStrategy(
-            "an update in the backward pass leaves no gradients for an exchange at the end; use exchange=as_made, or leave "
-            "in_backward out"
+            "an update in the backward pass leaves no gradients for an exchange at the end; use exchange=as_made, or "
+            "leave in_backward out"
         )
     blocks = schedule.graph.blocks
     leave = any(blocks[block].host_location for block in last_uses)
     if not is_early and (leave or any(task.on_host for task in schedule.graph.tasks)):
         raise UnsupportedStrategy(
-            f"strategy {schedule.strategy!r} moves gradients, or their sums, to host memory before the end of the step; use "
-            "exchange=as_made, or another strategy"
+            f"strategy {schedule.strategy!r} moves gradients, or their sums, to host memory before the end of the "
+            "step; use exchange=as_made, or another strategy"
         )
     before_update = schedule.instructions[: _first_update(schedule)]
     last_work = {item.stream: i for i, item in enumerate(before_update) if isinstance(item, Work)}
@@ -85,7 +86,7 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
     due: defaultdict[int, list[int]] = defaultdict(list)  # instruction -> gradients exchanged after it
     for block, instructions in after.items():
         due[max(instructions.values())].append(block)
-    program = _Program(None if is_early else ROOT)
+    program = _ExchangeInstructions(None if is_early else ROOT)
     for index, instruction in enumerate(schedule.instructions):
         program.keep(instruction, _touched(schedule, instruction))
         for block in due[index]:
@@ -93,9 +94,7 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
     return replace(schedule, instructions=program.finish())
 
 
-def exchange_in_last_run(
-    runs: tuple[RepeatedSchedule, ...], exchange: Exchange
-) -> tuple[RepeatedSchedule, ...]:
+def exchange_in_last_run(runs: tuple[RepeatedSchedule, ...], exchange: Exchange) -> tuple[RepeatedSchedule, ...]:
     """Return a validated step whose last run exchanges the gradients, accumulated over all micro-batches by then."""
     *before, last = runs
     if last.count > 1:
@@ -131,13 +130,11 @@ def _first_update(schedule: Schedule) -> int | None:
 
 def _updates_in_backward(schedule: Schedule) -> bool:
     tasks = schedule.graph.tasks
-    return any(
-        before.phase is Phase.UPDATE and task.phase is not Phase.UPDATE for before, task in pairwise(tasks)
-    )
+    return any(before.phase is Phase.UPDATE and task.phase is not Phase.UPDATE for before, task in pairwise(tasks))
 
 
 def _complete(schedule: Schedule) -> dict[int, int]:
-    """Return by block the position of the last task of the two passes that writes it, where an update or the host is to read it."""
+    """Return by block the position of the last task of the passes that writes it, if an update or the host reads it."""
     is_read = _first_update(schedule) is not None
     tasks, blocks = schedule.graph.tasks, schedule.graph.blocks
     return {
@@ -160,7 +157,7 @@ def _touched(schedule: Schedule, instruction: Instruction) -> set[int]:
             return set()
 
 
-class _Program:
+class _ExchangeInstructions:
     """A finished schedule's instructions, renumbered as exchanges are inserted between them."""
 
     def __init__(self, root: int | None) -> None:

@@ -3,30 +3,34 @@
     forward:   gather w, use w          w is given back              forward:   gather w, use w
     backward:  gather w', use w'                              ->     backward:  use w
 
-A graph of `planning.parallel.sharding` gathers weights for each pass, into a block for each, of which the second `repeats` the first. Without
-the second one, "gather again" is a recomputation like any other: the tasks that fill a block of the forward pass run again.
+A graph of `planning.parallel.sharding` gathers weights for each pass, into a block for each, of which the second
+`repeats` the first. Without the second one, "gather again" is a recomputation like any other: the tasks that fill a
+block of the forward pass run again.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from membench.core.changed_tasks import numbered, rename_blocks
-from membench.core.task_graph import Role, Task, TaskGraph
+from membench.core.graph.changed_tasks import numbered, rename_blocks
+from membench.core.graph.task_graph import Role, Task, TaskGraph
 
 
 def gathered_once(graph: TaskGraph) -> TaskGraph:
-    """Return the graph in which no weights are gathered again, `TaskGraph.plain` included; the blocks keep their indices."""
+    """Return the graph in which no weights are gathered again; the blocks keep their indices."""
+    return graph.map(_gathered_once) if any(block.repeats is not None for block in graph.blocks) else graph
+
+
+def _gathered_once(graph: TaskGraph) -> TaskGraph:
     first = {block.index: block.repeats for block in graph.blocks if block.repeats is not None}
     if not first:
         return graph
     needless = _only_for(graph, first)
     kept = (rename_blocks(task, first) for task in graph.tasks if task.index not in needless)
-    tasks = numbered(_released_once(list(kept), first))
-    return replace(graph, tasks=tasks, plain=graph.plain and gathered_once(graph.plain))
+    return replace(graph, tasks=numbered(_released_once(list(kept), first)))
 
 
 def _only_for(graph: TaskGraph, blocks: Collection[int]) -> set[int]:
-    """Return the tasks that fill these blocks, those that fill buffers for them, and those that only wait for such buffers."""
+    """Return the tasks that fill these blocks, those that fill buffers for them, and those that only wait for these."""
     readers = [set[int]() for _ in graph.blocks]
     for task in graph.tasks:
         for block in task.reads:

@@ -1,19 +1,24 @@
-"""An update that replicas divide: each updates its part of the weights, holds their states alone, and gets the others' weights.
+"""An update that replicas divide: each updates its part, holds its states alone, and gets the others' weights.
 
     backward, gradients averaged in buckets | update of the own weights | all-gather of all weights
 
-As torch's ``ZeroRedundancyOptimizer`` around DistributedDataParallel (ZeRO stage 1, Rajbhandari et al. 2020, Section 5.1): whole weights go,
-from the largest on, to the rank that has the least yet. Its broadcasts, one from each rank, are one all-gather here. Stage 2 and 3 are
-shards (`membench.planning.parallel.sharding`), with `reshard_after_forward` off and on.
+A rank's own weights are read by the all-gather and not written. So a method may have them at home in host memory, with
+their states and their update (ZeRO-1 and 2 with an offloaded optimizer); the others' stay on the device, where they
+arrive.
+
+As torch's ``ZeroRedundancyOptimizer`` around DistributedDataParallel (ZeRO stage 1, Rajbhandari et al. 2020, Section
+5.1): whole weights go, from the largest on, to the rank that has the least yet. Its broadcasts, one from each rank, are
+one all-gather here. Stage 2 and 3 are shards (`membench.planning.parallel.sharding`), with `reshard_after_forward` off
+and on.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from membench.core.call import Value
-from membench.core.collective import Collective, CollectiveKind
-from membench.core.optimizer import Update, UpdateOf, UpdateTask
-from membench.core.task_graph import Role, TaskGraph
+from membench.core.graph.call import Value
+from membench.core.graph.collective import Collective, CollectiveKind
+from membench.core.graph.task_graph import Role, TaskGraph
+from membench.core.step.optimizer import Update, UpdateOf, UpdateTask
 
 
 def partitioned(update_of: UpdateOf, axis: str, ranks: int) -> UpdateOf:
@@ -21,7 +26,7 @@ def partitioned(update_of: UpdateOf, axis: str, ranks: int) -> UpdateOf:
 
     Args:
         update_of: all weights.
-        axis: of the replicas.
+        axis: the replicas' axis.
     """
 
     def of_rank(graph: TaskGraph) -> Update:
@@ -29,13 +34,12 @@ def partitioned(update_of: UpdateOf, axis: str, ranks: int) -> UpdateOf:
         sizes = {name: graph.blocks[value.block].size_bytes for name, value in gradients.items()}
         own = _largest_part(sizes, ranks)
         update = update_of(replace(graph, gradients=_of(gradients, own)))
-        weights = tuple(
-            block.name for block in graph.blocks if block.role is Role.WEIGHT and block.name in sizes
-        )
+        weights = tuple(block.name for block in graph.blocks if block.role is Role.WEIGHT and block.name in sizes)
         gathered = UpdateTask(
             weights,
             uses_gradients=False,
             collective=Collective(CollectiveKind.ALL_GATHER, _weight_bytes(graph, weights), axis),
+            sent=own,
         )
         parts = () if update.parts is update.tasks else (*update.parts, gathered)
         return replace(update, tasks=(*update.tasks, gathered), parts=parts)
@@ -44,7 +48,7 @@ def partitioned(update_of: UpdateOf, axis: str, ranks: int) -> UpdateOf:
 
 
 def _largest_part(sizes: Mapping[str, int], ranks: int) -> frozenset[str]:
-    """Return the weights of the rank that has the most bytes, as ``ZeroRedundancyOptimizer._partition_parameters`` deals them out."""
+    """Return the weights of the rank with the most bytes, by ``ZeroRedundancyOptimizer._partition_parameters``."""
     parts: list[list[str]] = [[] for _ in range(ranks)]
     held = [0] * ranks
     for name in sorted(sizes, key=lambda name: sizes[name], reverse=True):
@@ -59,6 +63,4 @@ def _of(gradients: Mapping[str, Value], names: frozenset[str]) -> tuple[tuple[st
 
 
 def _weight_bytes(graph: TaskGraph, names: tuple[str, ...]) -> int:
-    return sum(
-        block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT and block.name in names
-    )
+    return sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT and block.name in names)

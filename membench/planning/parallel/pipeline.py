@@ -2,11 +2,12 @@
 
     receive, forward 0, send | receive, forward 1, send | receive, backward 0, send | ...
 
-A rank's graph has the tasks of its actions in their order: activations of micro-batches under way are blocks like any other, so that
-any method plans them. The gradient of the first micro-batch is the weight's; those of the others are added to it.
+A rank's graph has the tasks of its actions in their order: activations of micro-batches under way are blocks like any
+other, so that any method plans them. The gradient of the first micro-batch is the weight's; those of the others are
+added to it.
 
-In `TaskGraph.plain` lifetimes are those of torch.distributed.pipelining: inputs and outputs of a stage are held until the backward
-pass of their micro-batch has ended, and what was sent back until the next action has.
+In `TaskGraph.plain` lifetimes are those of torch.distributed.pipelining: inputs and outputs of a stage are held until
+the backward pass of their micro-batch has ended, and what was sent back until the next action has.
 """
 
 from collections import defaultdict
@@ -15,11 +16,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from membench.core.call import Call, Value
-from membench.core.changed_tasks import rename_blocks
-from membench.core.collective import Collective, CollectiveKind
-from membench.core.pipeline import Action, ActionKind, Pipeline
-from membench.core.task_graph import EXTERNAL_ROLES, Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.call import Call, Value
+from membench.core.graph.changed_tasks import rename_blocks
+from membench.core.graph.collective import Collective, CollectiveKind
+from membench.core.graph.task_graph import EXTERNAL_ROLES, Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
+from membench.core.step.pipeline import Action, ActionKind, Pipeline
 from membench.planning.parallel.collective_calls import flat, receives, sends
 from membench.planning.parallel.stages import Stages
 
@@ -46,23 +47,18 @@ def pipelined(graph: TaskGraph, pipeline: Pipeline) -> list[RankOfPipeline]:
     """Return each rank's step.
 
     Args:
-        graph: of one micro-batch, its gradients scaled to its part of the step and not accumulated.
+        graph: graph of one micro-batch, its gradients scaled to its part of the step and not accumulated.
 
     Raises:
         UnsupportedModel: see `Stages`.
     """
-    graphs = [graph] if graph.plain is None else [graph, graph.plain]
-    if graph.plain is not None and graph.is_plain_alone:
-        graphs = [graph.plain]
-    cut = [(each, Stages(each, pipeline)) for each in graphs]
+    cut = [(each, Stages(each, pipeline)) for each in (graph, graph.plain) if each]
     ranks = []
     for rank in range(pipeline.ranks):
         own = sorted({action.stage for action in pipeline.actions(rank)})
         callers = _callers_blocks(graph, [stages for _, stages in cut], own, pipeline.micro_batches)
         built = [_Rank(each, stages, pipeline, rank, callers) for each, stages in cut]
         whole, *plain = [each.graph() for each in built]
-        if graph.is_plain_alone:
-            plain = [whole]
         ranks.append(RankOfPipeline(replace(whole, plain=plain[0] if plain else None), built[0].callers))
     return ranks
 
@@ -70,7 +66,7 @@ def pipelined(graph: TaskGraph, pipeline: Pipeline) -> list[RankOfPipeline]:
 def _callers_blocks(
     graph: TaskGraph, cuts: Sequence[Stages], own: Sequence[int], micro_batches: int
 ) -> list[tuple[int, int]]:
-    """Return the caller's blocks that a rank has, each with its micro-batch or `ALL`, so that all graphs number them alike.
+    """Return a rank's blocks of the caller, each with its micro-batch or `ALL`, so that all graphs number them alike.
 
     What no stage uses belongs to the first.
     """
@@ -88,12 +84,7 @@ class _Rank:
     """Builds the graph of a rank."""
 
     def __init__(
-        self,
-        graph: TaskGraph,
-        stages: Stages,
-        pipeline: Pipeline,
-        rank: int,
-        callers: Sequence[tuple[int, int]],
+        self, graph: TaskGraph, stages: Stages, pipeline: Pipeline, rank: int, callers: Sequence[tuple[int, int]]
     ) -> None:
         self._graph, self._stages, self._pipeline = graph, stages, pipeline
         self._actions = pipeline.actions(rank)
@@ -137,7 +128,6 @@ class _Rank:
             layers=tuple(self._layers),
             loss=self._totals[self._loss.block] if self._loss else None,
             gradients=tuple((name, self._totals[value.block]) for name, value in self._gradients.items()),
-            plain=None,
         )
 
     def _add(self, action: Action) -> None:
@@ -225,7 +215,8 @@ class _Rank:
         call = receives if made else sends
         self._tasks.append(
             Task(
-                len(self._tasks), f"{kind} {message}", Kind.OTHER, Phase.FORWARD if is_forward else Phase.BACKWARD, self._blocks[index].layer,
+                len(self._tasks), f"{kind} {message}", Kind.OTHER,
+                Phase.FORWARD if is_forward else Phase.BACKWARD, self._blocks[index].layer,
                 reads=() if made else (index,), writes=made, creates=made,
                 collective=Collective(kind, size_bytes, self._pipeline.axis, message, other - action.stage),
                 call=call(flat(index, torch.uint8, size_bytes), self._pipeline.axis, other - action.stage, message),
@@ -239,7 +230,7 @@ class _Rank:
         return tuple(self._block(block, action) for block in self._stages.sent[action.stage, action.kind])
 
     def _held(self, action: Action) -> Iterator[int]:
-        """Yield what passed for a micro-batch whose backward pass has ended, but not what the next action still sends."""
+        """Yield what passed for a micro-batch whose backward pass has ended, but not what the next action sends."""
         kept = set(self._sent_back(action)) if not self._stages.is_split else set()
         blocks = {self._block(block, action) for block in self._passed[action.stage]}
         yield from sorted(blocks - kept)
@@ -247,7 +238,7 @@ class _Rank:
     def _release(self, blocks: Iterable[int]) -> None:
         """Let plain PyTorch give blocks back behind the last task so far."""
         released = tuple(blocks)
-        if self._graph.plain is None and released:
+        if self._graph.is_plain and released:
             last = self._tasks[-1]
             self._tasks[-1] = replace(last, releases=(*last.releases, *released))
 
@@ -289,6 +280,6 @@ class _Rank:
                 creates=(total.block,) if is_first else (), operations=sizes_bytes[0] // own.dtype.itemsize,
                 moved_bytes=sum(sizes_bytes),  # the cost of a kernel adds what it writes in place
                 gradient_of=GradientOf.WEIGHT if after.phase is Phase.BACKWARD else None, call=call,
-                releases=(own.block,) if self._graph.plain is None else (),
+                releases=(own.block,) if self._graph.is_plain else (),
             )
         )  # fmt: skip

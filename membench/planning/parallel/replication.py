@@ -1,20 +1,20 @@
-"""A step of one rank under distributed data parallelism: buckets of gradients are averaged over replicas while the backward pass goes on.
+"""A rank's step under data parallelism: buckets of gradients are averaged during the backward pass.
 
     backward n | all-reduce bucket 1, backward n - 1 | all-reduce bucket 2, ...     copy out all buckets
 
-As torch's DistributedDataParallel has it (Li et al., "PyTorch Distributed", VLDB 2020, Section 3.2): gradients fill buckets in the
-order in which they are complete, each divided by the number of replicas and added up as soon as it is full, and the means are copied
-back at the end.
+As torch's DistributedDataParallel has it (Li et al., "PyTorch Distributed", VLDB 2020, Section 3.2): gradients fill
+buckets in the order in which they are complete, each divided by the number of replicas and added up as soon as it is
+full, and the means are copied back at the end.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from membench.core.call import Call, Value
-from membench.core.changed_tasks import numbered
-from membench.core.collective import Collective, CollectiveKind
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.call import Call, Value
+from membench.core.graph.changed_tasks import numbered
+from membench.core.graph.collective import Collective, CollectiveKind
+from membench.core.graph.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.planning.parallel.collective_calls import SUM, all_reduces, copies, flat, multiplies
 
 BUCKET_BYTES = 25 << 20
@@ -23,23 +23,14 @@ FIRST_BUCKET_BYTES = 1 << 20
 
 
 def replicate(
-    graph: TaskGraph,
-    axis: str,
-    ranks: int,
-    *,
-    first_bytes: int = FIRST_BUCKET_BYTES,
-    bucket_bytes: int = BUCKET_BYTES,
+    graph: TaskGraph, axis: str, ranks: int, *, first_bytes: int = FIRST_BUCKET_BYTES, bucket_bytes: int = BUCKET_BYTES
 ) -> TaskGraph:
     """Return the graph of a rank, whose gradients are averaged over the ranks of an axis.
 
     Args:
         first_bytes, bucket_bytes: from which on the first bucket, and each other one, is full.
     """
-
-    def replicated(graph: TaskGraph) -> TaskGraph:
-        return _replicated(graph, axis, ranks, list(_buckets(graph, first_bytes, bucket_bytes)))
-
-    return replace(replicated(graph), plain=graph.plain and replicated(graph.plain))
+    return graph.map(lambda each: _replicated(each, axis, ranks, list(_buckets(each, first_bytes, bucket_bytes))))
 
 
 def _replicated(graph: TaskGraph, axis: str, ranks: int, buckets: Sequence[Sequence[Value]]) -> TaskGraph:
@@ -53,7 +44,8 @@ def _replicated(graph: TaskGraph, axis: str, ranks: int, buckets: Sequence[Seque
         blocks.append(Block(bucket, name, size_bytes, Role.ACCUMULATED, layer=-1))
         ready = max(graph.last_use[block] for block in gradients)
         task = Task(
-            -1, f"{name}:copy in", Kind.OTHER, Phase.BACKWARD, graph.tasks[ready].layer, reads=gradients, writes=(bucket,),
+            -1, f"{name}:copy in", Kind.OTHER, Phase.BACKWARD, graph.tasks[ready].layer, reads=gradients,
+            writes=(bucket,),
             creates=(), moved_bytes=2 * size_bytes,
         )  # fmt: skip
         exchanged = Collective(CollectiveKind.ALL_REDUCE, size_bytes, axis)
@@ -62,17 +54,10 @@ def _replicated(graph: TaskGraph, axis: str, ranks: int, buckets: Sequence[Seque
             replace(task, call=calls[0]),
             replace(task, name=f"{name}:divide", reads=(bucket,), call=calls[1]),
             replace(
-                task,
-                name=f"{name}:all-reduce",
-                reads=(bucket,),
-                moved_bytes=0,
-                collective=exchanged,
-                call=calls[2],
+                task, name=f"{name}:all-reduce", reads=(bucket,), moved_bytes=0, collective=exchanged, call=calls[2]
             ),
         ]
-        copies_out.append(
-            replace(task, name=f"{name}:copy out", reads=(bucket,), writes=gradients, call=calls[3])
-        )
+        copies_out.append(replace(task, name=f"{name}:copy out", reads=(bucket,), writes=gradients, call=calls[3]))
     behind[len(graph.tasks) - 1] += copies_out
     tasks = (each for task in graph.tasks for each in (task, *behind[task.index]))
     return replace(graph, blocks=tuple(blocks), tasks=numbered(tasks))
@@ -81,7 +66,7 @@ def _replicated(graph: TaskGraph, axis: str, ranks: int, buckets: Sequence[Seque
 def _calls(
     graph: TaskGraph, bucket: int, gradients: Sequence[Value], axis: str, ranks: int
 ) -> tuple[Call | None, Call | None, Call | None, Call | None]:
-    """Return the calls that copy gradients in, divide and add them up, and copy them out; None where they are only simulated."""
+    """Return the calls that copy gradients in, divide, add up and copy out; None where only simulated."""
     elements = [graph.blocks[value.block].size_bytes // value.dtype.itemsize for value in gradients]
     if len({value.dtype for value in gradients}) > 1:
         return None, None, None, None

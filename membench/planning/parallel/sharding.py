@@ -1,14 +1,15 @@
-"""A step of one rank under fully sharded data parallelism: its weights in shards, and the collectives that gather and reduce.
+"""A rank's step under fully sharded data parallelism: its shards, and collectives that gather and reduce.
 
-    gather 1 | gather 2, forward 1 | gather 3, forward 2 | ...       weights of a wrapped module, while the one before it runs
-    ... gather 2, backward 3 | reduce 3, gather 1, backward 2 | ...  gathered again unless they have stayed; gradients leave in parts
+    gather 1 | gather 2, forward 1 | gather 3, forward 2 | ...       a wrapped module's weights, while the last one runs
+    ... gather 2, backward 3 | reduce 3, gather 1, backward 2 | ...  gathered again unless they stayed; gradients leave
 
-Collectives are tasks on a stream of their own. Gathered weights are blocks of the step, once for each pass, and so are the buffers
-of the collectives; a rank's shards of weights, gradients and the optimizer's states take the place of the whole ones. In
-`TaskGraph.plain` the positions and `Task.releases` are those of torch: the weights of one module are gathered ahead, in both passes,
-and the buffer of a reduction is given back when the next one begins. There, `Block.pool` is the stream on which torch makes a tensor
-(``foreach_all_gather`` and ``foreach_reduce`` of FSDP2, ``_unshard`` and ``_post_backward_hook`` of FSDP1): shards that are sent, what
-is gathered of them, and what is reduced do not lie between activations.
+Collectives are tasks on a stream of their own. Gathered weights are blocks of the step, once for each pass, and so are
+the buffers of the collectives; a rank's shards of weights, gradients and the optimizer's states take the place of the
+whole ones. In `TaskGraph.plain` the positions and `Task.releases` are those of torch: the weights of one module are
+gathered ahead, in both passes, and the buffer of a reduction is given back when the next one begins. There,
+`Block.pool` is the stream on which torch makes a tensor (``foreach_all_gather`` and ``foreach_reduce`` of FSDP2,
+``_unshard`` and ``_post_backward_hook`` of FSDP1): shards that are sent, what is gathered of them, and what is reduced
+do not lie between activations.
 
 After Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023, Section 3.3.
 """
@@ -22,11 +23,11 @@ from typing import Any
 
 import torch
 
-from membench.core.call import Call, Value
-from membench.core.changed_tasks import changed, rename_blocks
-from membench.core.collective import Collective, CollectiveKind
-from membench.core.sharding import Sharding
-from membench.core.task_graph import AFTER_THE_LOSS, Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.call import Call, Value
+from membench.core.graph.changed_tasks import changed, rename_blocks
+from membench.core.graph.collective import Collective, CollectiveKind
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.step.sharding import Sharding
 from membench.planning.parallel.collective_calls import (
     MEAN,
     all_reduces,
@@ -47,24 +48,21 @@ _SENT, _GATHERED, _REDUCED = "shards", "all-gather", "reduction"
 """Pools of torch's streams."""
 
 _WIDE = (torch.float32, torch.bfloat16)
-"""Formats in which a sum over ranks does not overflow, so that it is divided afterwards; others are divided before, too."""
+"""Formats whose sums over ranks do not overflow, and are divided afterwards; others are divided before, too."""
 
 
 def shard(graph: TaskGraph, sharding: Sharding) -> TaskGraph:
     """Return the graph of a rank, whose samples are those of the graph."""
     if sharding.ranks == 1 and sharding.members is None:
         return graph
-    plain = graph.plain and _Sharded(graph.plain, sharding).graph()
-    if plain and graph.is_plain_alone:
-        return replace(plain, plain=plain)
-    return replace(_Sharded(graph, sharding).graph(), plain=plain)
+    return graph.map(lambda each: _Sharded(each, sharding).graph())
 
 
 class _Sharded:
     """Builds the graph of a rank.
 
-    `_before` and `_behind` are the tasks that are added before and behind each task of the graph, `_released` what plain PyTorch gives
-    back behind it.
+    `_before` and `_behind` are the tasks that are added before and behind each task of the graph, `_released` what
+    plain PyTorch gives back behind it.
     """
 
     def __init__(self, graph: TaskGraph, sharding: Sharding) -> None:
@@ -110,7 +108,7 @@ class _Sharded:
             yield WeightGroup(self._graph, uses, _ROOT, list(weights.values()))
 
     def _is_given_back(self, group: WeightGroup) -> bool:
-        """Return whether a group is gathered for each pass: the root is not, as its last task is followed by the first one."""
+        """Return whether a group is gathered for each pass; the root is not, whose last task precedes its first."""
         is_root = group.name == _ROOT
         return group.forward is None or (self._sharding.reshard_after_forward and not is_root)
 
@@ -120,7 +118,7 @@ class _Sharded:
             self._blocks[block.index] = replace(block, size_bytes=self._sizes.kept_bytes(block))
         kept: dict[torch.dtype, dict[str, Value]] = {}
         for name, value in group.gradients.items():
-            kept.setdefault(self._sizes.kept_dtype(value.dtype), {})[name] = value
+            kept.setdefault(self._sizes.kept_dtype(name, value.dtype), {})[name] = value
             self._blocks[value.block] = replace(self._blocks[value.block], role=Role.GRADIENT)
         for dtype, gradients in kept.items():
             if self._sharding.in_between:
@@ -192,22 +190,20 @@ class _Sharded:
     def _gathering_calls(
         self, group: WeightGroup, sent: int, output: int, gathered: Sequence[int]
     ) -> tuple[Call | None, Call | None, Call | None]:
-        """Return the calls that copy a group's shards in, gather them and copy weights out; None where they are only simulated."""
+        """Return the calls that copy shards in, gather them and copy weights out; None where only simulated."""
         dtypes = {self._sizes.dtypes[block.index] for block in group.weights}
         if not self._sharding.copies_out or len(dtypes) > 1 or self._sharding.dimension:
             return None, None, None
         [dtype] = dtypes
         ranks, elements = self._sharding.ranks, [self._sizes.elements[block.index] for block in group.weights]
         shards = [
-            flat(block.index, self._sizes.kept_dtype(dtype), number)
+            flat(block.index, self._sizes.kept_dtype(block.name, dtype), number)
             for block, number in zip(group.weights, elements, strict=True)
         ]
         return (
             copies_in(shards, sent, dtype),
             gathers(flat(sent, dtype, sum(elements)), ranks, self._sharding.axis, output),
-            copies_out(
-                flat(output, dtype, ranks * sum(elements)), ranks, list(zip(gathered, elements, strict=True))
-            ),
+            copies_out(flat(output, dtype, ranks * sum(elements)), ranks, list(zip(gathered, elements, strict=True))),
         )
 
     def _first(self, group: WeightGroup, is_backward: bool) -> int:
@@ -239,20 +235,13 @@ class _Sharded:
             if self._sharding.accumulates:
                 due.append(self._accumulation(group, layer, reduced, shards))
             before = sent
-        if (
-            before is not None
-        ):  # the compute stream waits for reductions at the end of the backward pass, not before
+        if before is not None:  # the compute stream waits for reductions at the end of the backward pass, not before
             behind = self._behind[groups[-1].ready or 0]
             behind += due
             behind[-1] = replace(behind[-1], releases=(*behind[-1].releases, before))
 
     def _reduction(
-        self,
-        group: WeightGroup,
-        layer: int,
-        whole: tuple[int, ...],
-        reduced: Sequence[int],
-        before: int | None,
+        self, group: WeightGroup, layer: int, whole: tuple[int, ...], reduced: Sequence[int], before: int | None
     ) -> int:
         """Add the tasks that make a rank's shards of whole gradients, and return the buffer that is sent.
 
@@ -278,16 +267,14 @@ class _Sharded:
             averaged = self._collective(group, Phase.BACKWARD, layer, tuple(reduced), reduced, everywhere)
             tasks.append(replace(averaged, creates=()))
         calls = self._reducing_calls(group, flat(sent, dtype, elements), reduced)
-        self._behind[group.ready] += [
-            replace(task, call=call) for task, call in zip(tasks, calls, strict=False)
-        ]
+        self._behind[group.ready] += [replace(task, call=call) for task, call in zip(tasks, calls, strict=False)]
         return sent
 
     def _reducing_calls(
         self, group: WeightGroup, sent: Value, reduced: Sequence[int]
     ) -> tuple[Call | None, Call | None, Call | None]:
-        """Return the calls that copy gradients in, reduce them and average the shards of replicas; None where they are only simulated."""
-        kept = {self._sizes.kept_dtype(value.dtype) for value in group.gradients.values()}
+        """Return the calls that copy gradients in, reduce and average replicas' shards; None where only simulated."""
+        kept = {self._sizes.kept_dtype(name, value.dtype) for name, value in group.gradients.items()}
         is_converted_between = bool(self._sharding.replicas) and kept != {sent.dtype}
         is_simulated = not self._sharding.copies_out or self._sharding.accumulates or sent.dtype not in _WIDE
         if is_simulated or self._sharding.dimension or len(kept) > 1 or is_converted_between:
@@ -312,9 +299,7 @@ class _Sharded:
         name = f"{block.name} of a micro-batch"
         return self._add(name, block.size_bytes, Role.GRADIENT, block.layer, _REDUCED)
 
-    def _accumulation(
-        self, group: WeightGroup, layer: int, reduced: Sequence[int], shards: Sequence[int]
-    ) -> Task:
+    def _accumulation(self, group: WeightGroup, layer: int, reduced: Sequence[int], shards: Sequence[int]) -> Task:
         """Return the task that adds a micro-batch's shards of gradients to those before."""
         task = self._copy(f"{group.name}:accumulate", Phase.BACKWARD, layer, (*reduced, *shards), shards)
         return replace(task, creates=(), releases=tuple(reduced))
@@ -338,15 +323,9 @@ class _Sharded:
                 yield changed(added, index=next(index), releases=self._freed(added.releases))
 
     def _freed(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        return tuple(blocks) if self._is_plain else ()
+        return tuple(blocks) if self._graph.is_plain else ()
 
-    @property
-    def _is_plain(self) -> bool:
-        return self._graph.plain is None
-
-    def _copy(
-        self, name: str, phase: Phase, layer: int, source: Sequence[int], target: Sequence[int]
-    ) -> Task:
+    def _copy(self, name: str, phase: Phase, layer: int, source: Sequence[int], target: Sequence[int]) -> Task:
         """Return a task of the device that copies blocks."""
         moved_bytes = sum(self._blocks[block].size_bytes for block in chain(source, target))
         return Task(
@@ -366,15 +345,14 @@ class _Sharded:
     ) -> Task:
         name = f"{group.name}:{collective.kind.replace('_', '-')}{suffix}"
         return Task(
-            -1, name, Kind.OTHER, phase, layer, reads=reads, writes=tuple(creates), creates=tuple(creates), collective=collective,
+            -1, name, Kind.OTHER, phase, layer, reads=reads, writes=tuple(creates), creates=tuple(creates),
+            collective=collective,
         )  # fmt: skip
 
     def _add(
         self, name: str, size_bytes: int, role: Role, layer: int, pool: str = "", repeats: int | None = None
     ) -> int:
         """Add a block, and return its index; other engines than torch's have one pool."""
-        own_pool = pool if self._is_plain else ""
-        self._blocks.append(
-            Block(len(self._blocks), name, size_bytes, role, layer, repeats=repeats, pool=own_pool)
-        )
+        own_pool = pool if self._graph.is_plain else ""
+        self._blocks.append(Block(len(self._blocks), name, size_bytes, role, layer, repeats=repeats, pool=own_pool))
         return len(self._blocks) - 1

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from membench.core.errors import UnsupportedModel
-from membench.core.pipeline import ActionKind, Pipeline, PipelineSchedule
-from membench.core.task_graph import AFTER_THE_LOSS, Role, Task, TaskGraph
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Role, Task, TaskGraph
+from membench.core.step.pipeline import ActionKind, Pipeline, PipelineSchedule
 
 Part = tuple[int, ActionKind]
 """A stage, and the kind of an action."""
@@ -17,11 +17,11 @@ Part = tuple[int, ActionKind]
 class Stages:
     """A graph cut at modules: a task belongs to the stage of its layer, in the backward pass too.
 
-    Where the backward pass is split, the gradients of a stage's inputs need the tasks without which they cannot be computed; all
-    others are those of its weights.
+    Where the backward pass is split, the gradients of a stage's inputs need the tasks without which they cannot be
+    computed; all others are those of its weights.
 
     Args:
-        graph: of one micro-batch.
+        graph: graph of one micro-batch.
 
     Attributes:
         used: blocks by the stage that uses them.
@@ -30,8 +30,8 @@ class Stages:
         sent: blocks that others wait for, by stage and kind of the action that they follow.
 
     Raises:
-        UnsupportedModel: no layer belongs to a module where a stage begins, two stages use one weight, or a value would have to
-            pass against the order of the stages.
+        UnsupportedModel: no layer belongs to a module where a stage begins, two stages use one weight, or a value would
+            have to pass against the order of the stages.
     """
 
     def __init__(self, graph: TaskGraph, pipeline: Pipeline) -> None:
@@ -68,7 +68,7 @@ class Stages:
         return tasks
 
     def _release_in(self, parts: Sequence[list[Task]]) -> None:
-        """Let each task release blocks where its program does, or where the stage uses them last, if it does so later or elsewhere."""
+        """Let tasks free blocks where the program does, or at the stage's last use, if that is later or elsewhere."""
         program = {block: task.index for task in self._graph.tasks for block in task.releases}
         ordered = [task for part in parts for task in part]
         positions = {task.index: position for position, task in enumerate(ordered)}
@@ -80,9 +80,7 @@ class Stages:
         for block in program.keys() & last.keys():
             released[max(last[block], positions.get(program[block], 0))].append(block)
         for part in parts:
-            part[:] = [
-                replace(task, releases=tuple(sorted(released[positions[task.index]]))) for task in part
-            ]
+            part[:] = [replace(task, releases=tuple(sorted(released[positions[task.index]]))) for task in part]
 
     def passed(self, stage: int) -> frozenset[int]:
         """Return what a stage receives and sends."""
@@ -92,9 +90,7 @@ class Stages:
     def _first_layer(self, name: str) -> int:
         first = first_layer(self._graph, name)
         if first is None:
-            raise UnsupportedModel(
-                name, "a stage would begin with it, but it computes nothing", "cut the module elsewhere"
-            )
+            raise cannot_begin(name)
         return first
 
     def _stage(self, task: Task) -> int:
@@ -130,7 +126,7 @@ class Stages:
             self.received[stage + step, kind].append(block)
 
     def _needed_by_others(self) -> set[int]:
-        """Return the tasks of the backward pass without which nothing can be sent back, and those that read what these overwrite."""
+        """Return the tasks of the backward pass that what is sent back needs, and readers of what these overwrite."""
         wanted = {block for (_, kind), sent in self.sent.items() if kind is self.backward for block in sent}
         needed: set[int] = set()
         overwritten: set[int] = set()
@@ -147,3 +143,8 @@ def first_layer(graph: TaskGraph, name: str) -> int | None:
     """Return the first layer that belongs to a module; None: there is none."""
     layers = enumerate(graph.layers)
     return next((at for at, layer in layers if layer == name or layer.startswith(f"{name}.")), None)
+
+
+def cannot_begin(name: str) -> UnsupportedModel:
+    """Return the refusal of a pipeline of which a stage would begin with a module without layers of its own."""
+    return UnsupportedModel(name, "a stage would begin with it, but it computes nothing", "cut the module elsewhere")

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from membench.core.call import values_in
-from membench.core.task_graph import AFTER_THE_LOSS, Block, Role, Task, TaskGraph
+from membench.core.graph.call import values_in
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Block, Role, Task, TaskGraph
 
 
 class WeightGroup:
@@ -28,9 +28,7 @@ class WeightGroup:
         touching = [task for block in weights for task in uses.get(block.index, ())]
         self.forward, self.backward = (_span(touching, is_backward=each) for each in (False, True))
         gradients = dict(graph.gradients)
-        self.gradients = {
-            block.name: value for block in weights if (value := gradients.get(block.name)) is not None
-        }
+        self.gradients = {block.name: value for block in weights if (value := gradients.get(block.name)) is not None}
         made = {value.block for value in self.gradients.values()}
         self.ready = max((task.index for block in made for task in uses.get(block, ())), default=None)
 
@@ -45,7 +43,7 @@ def _span(tasks: Sequence[Task], *, is_backward: bool) -> tuple[int, int] | None
 
 
 def tasks_by_block(graph: TaskGraph) -> Mapping[int, Sequence[Task]]:
-    """Return the tasks that touch each block; searched for once, as a deep network has a group for each of its layers."""
+    """Return each block's tasks, searched for once, as a deep network has a group for each layer."""
     uses = defaultdict[int, list[Task]](list)
     for task in graph.tasks:
         for block in {*task.reads, *task.writes}:

@@ -1,1 +1,1 @@
-"""Rewrites of a graph that keep its results: recomputation, micro-batches, narrow indices, the update of the weights."""
+"""Rewrites that keep a graph's results: recomputation, micro-batches, narrow indices, weights' update."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import MembenchError
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.algorithms import Preference, prefer
 
 GraphAt = Callable[[int], TaskGraph]
@@ -27,14 +27,12 @@ _STEP = 64
 """Above it, micro-batches are multiples of it; below it, powers of two."""
 
 
-def fitted_sizes(
-    graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
-) -> Iterator[int]:
+def fitted_sizes(graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None) -> Iterator[int]:
     """Yield the largest regular micro-batch whose windows of tasks fit the budget (Equation 8), then smaller ones.
 
     The smaller ones are for schedules that need more than a window: vDNN+ keeps prefetched blocks, a pool has gaps. The
-    paper profiles at a micro-batch, chooses again and repeats until the choice is stable. Here a graph is profiled at each
-    size that is considered, so the choice is stable at once.
+    paper profiles at a micro-batch, chooses again and repeats until the choice is stable. Here a graph is profiled at
+    each size that is considered, so the choice is stable at once.
     """
 
     def fits(size: int) -> bool:
@@ -56,8 +54,8 @@ def sizes_around(
 ) -> tuple[list[int], list[int]]:
     """Return the micro-batches down to the one of Equation 8, and those below it.
 
-    Equation 8 counts everything that a window of tasks touches, though not all of it is held at once: larger ones may fit
-    as well. Smaller ones launch more tasks for the same work.
+    Equation 8 counts everything that a window of tasks touches, though not all of it is held at once: larger ones may
+    fit as well. Smaller ones launch more tasks for the same work.
     """
     fitted = list(fitted_sizes(graph_at, batch_size, cost, budget_bytes))
     sizes = regular_sizes(batch_size)
@@ -88,17 +86,18 @@ def micro_batch_size(given: int | str, batch_size: int) -> int:
     if not 1 <= size <= batch_size:
         raise MembenchError(
             f"micro_batch={given!r} is not a part of a batch of {batch_size}; give a number of samples from 1 to "
-            f"{batch_size}, {FITTED!r} for the largest that fits by moDNN's rule, or {FASTEST!r} for the one that takes "
-            "the least time"
+            f"{batch_size}, {FITTED!r} for the largest that fits by moDNN's rule, or {FASTEST!r} for the one that "
+            "takes the least time"
         )
     return size
 
 
 def window_bytes(graph: TaskGraph, window: float = WINDOW) -> int:
-    """Return the most bytes that a window of consecutive tasks needs: its blocks, its largest workspace, and all that stays.
+    """Return the most bytes that a window of tasks needs: blocks, largest workspace, and all that stays.
 
-    Equation 8, with the workspace that the text names and the printed equation lacks. A window has the fraction `window` of
-    the tasks, rounded down, and at least one. Gradients of weights, the paper's weight increments, are held from the start.
+    Equation 8, with the workspace that the text names and the printed equation lacks. A window has the fraction
+    `window` of the tasks, rounded down, and at least one. Gradients of weights, the paper's weight increments, are held
+    from the start.
     """
     size_bytes = [block.size_bytes if block.is_transient else 0 for block in graph.blocks]
     length = max(1, int(window * len(graph.tasks)))

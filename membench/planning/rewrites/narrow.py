@@ -1,8 +1,8 @@
 """Index maps of max pooling in fewer bits between the two passes.
 
-Pooling returns for each output where its input's maximum was: an index into a whole feature map, as an integer of 64 bits. The
-index fits in 16 or 32. Gist keeps four bits, the position in a window (Jain et al. 2018, Section 3.1), which its own kernels
-read; here the integers are widened right before the backward pass, by PyTorch's operators, bit for bit.
+Pooling returns for each output where its input's maximum was: an index into a whole feature map, as an integer of 64
+bits. The index fits in 16 or 32. Gist keeps four bits, the position in a window (Jain et al. 2018, Section 3.1), which
+its own kernels read; here the integers are widened right before the backward pass, by PyTorch's operators, bit for bit.
 """
 
 from collections.abc import Collection
@@ -11,10 +11,10 @@ from math import prod
 
 import torch
 
-from membench.core.call import Call, Value
-from membench.core.changed_tasks import numbered, rename_blocks
-from membench.core.cost_model import CostModel
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.call import Call, Value
+from membench.core.graph.changed_tasks import numbered, rename_blocks
+from membench.core.graph.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 
 _SPATIAL = {"aten.max_pool2d_with_indices.default": 2, "aten.max_pool3d_with_indices.default": 3}
 _COPY = "aten._to_copy.default"

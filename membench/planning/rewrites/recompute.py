@@ -3,9 +3,10 @@
     forward:    a = f(x);  b = g(a);  c = h(b)              a and b are dropped after h
     backward:   a' = f(x);  b' = g(a');  ... h's, g's and f's gradients read a' and b' in place of a and b
 
-Every task of the rewritten graph runs exactly once, so builder, `validate` and executor need no support for recomputation.
-The results are the same bits: a random task never runs again, running statistics are updated once, and a recomputed task
-reads what the original read, in-place operators included. A block that cannot be recomputed under these rules is kept.
+Every task of the rewritten graph runs exactly once, so builder, `validate` and executor need no support for
+recomputation. The results are the same bits: a random task never runs again, running statistics are updated once, and a
+recomputed task reads what the original read, in-place operators included. A block that cannot be recomputed under these
+rules is kept.
 """
 
 from collections import defaultdict
@@ -15,11 +16,10 @@ from itertools import count
 
 import torch
 
-from membench.core.call import Call, Value
-from membench.core.changed_tasks import numbered, rename_blocks
-from membench.core.cost_model import CostModel
-from membench.core.program import without_statistics
-from membench.core.task_graph import (
+from membench.core.graph.call import Call, Value
+from membench.core.graph.changed_tasks import numbered, rename_blocks
+from membench.core.graph.fused_calls import without_statistics
+from membench.core.graph.task_graph import (
     EXTERNAL_ROLES,
     RECOMPUTED_SUFFIX,
     RESULT_ROLES,
@@ -29,7 +29,8 @@ from membench.core.task_graph import (
     Task,
     TaskGraph,
 )
-from membench.core.torch_internals import suggest_memory_format
+from membench.core.hardware.cost_model import CostModel
+from membench.core.libraries.torch_internals import suggest_memory_format
 
 _EXACT_FROM_MASK = frozenset({torch.float32, torch.float64})
 """In half precision, dropout rounds its scale before it multiplies; its backward, which is used instead, does not."""
@@ -237,7 +238,7 @@ def _second_time(graph: TaskGraph, task: Task) -> Task | None:
 
 
 def _gathers_weights(graph: TaskGraph, task: Task) -> bool:
-    """Return whether a task fills only gathered weights and buffers of them, as it can at any time: all ranks run the same schedule."""
+    """Return whether a task only fills gathered weights and their buffers, as all ranks can at any time."""
     return all(graph.blocks[block].role is Role.GATHERED for block in task.writes)
 
 
@@ -280,7 +281,7 @@ def _has_memory_format(value: Value) -> bool:
 
 
 def _without_statistics(task: Task, updated: list[int]) -> Task | None:
-    """Return batch norm, alone or in a program, without its running statistics; a forward task without a call updates nothing else."""
+    """Return batch norm, alone or in a program, without running statistics; tasks without a call have no others."""
     call = task.call and without_statistics(task.call)
     if task.call is not None and call is None:
         return None

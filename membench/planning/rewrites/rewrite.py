@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from membench.core.call import Call, Value
-from membench.core.changed_tasks import numbered, rename_blocks
-from membench.core.cost_model import CostModel
-from membench.core.task_graph import (
+from membench.core.graph.call import Call, Value
+from membench.core.graph.changed_tasks import numbered, rename_blocks
+from membench.core.graph.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
     Block,
@@ -22,12 +21,11 @@ from membench.core.task_graph import (
     Task,
     TaskGraph,
 )
-from membench.core.torch_internals import tree_leaves
+from membench.core.hardware.cost_model import CostModel
+from membench.core.libraries.torch_internals import tree_leaves
 
 
-def keep_on_host(
-    graph: TaskGraph, roles: frozenset[Role], *, updated: bool = False, least_bytes: int = 0
-) -> TaskGraph:
+def keep_on_host(graph: TaskGraph, roles: frozenset[Role], *, updated: bool = False, least_bytes: int = 0) -> TaskGraph:
     """Return the graph with the caller's blocks of these roles in host memory, from where a strategy prefetches them.
 
     Blocks that the step returns stay on the device. Tasks, and so their workspaces, stay as they are.
@@ -40,9 +38,7 @@ def keep_on_host(
     stay |= _staying(graph)
     blocks = (
         replace(block, host_location=HostLocation(block.index))
-        if block.role in roles & EXTERNAL_ROLES
-        and block.index not in stay
-        and block.size_bytes >= least_bytes
+        if block.role in roles & EXTERNAL_ROLES and block.index not in stay and block.size_bytes >= least_bytes
         else block
         for block in graph.blocks
     )
@@ -50,26 +46,22 @@ def keep_on_host(
 
 
 def update_on_host(graph: TaskGraph, chosen: Container[int] | None = None) -> TaskGraph:
-    """Return the graph in which tasks of the update run on the host, where the caller's blocks that they use have their home.
+    """Return the graph in which update tasks run on the host, where the caller's blocks that they use have their home.
 
     Args:
-        chosen: tasks of the update, each with all others that write its weights; None: all of them. Weights that the step
-            returns stay on the device, and with them their update.
+        chosen: tasks of the update, each with all others that write its weights; None: all of them. Weights that the
+            step returns stay on the device, and with them their update.
     """
     stay = _staying(graph)
     moved = {
         task.index
         for task in graph.tasks
-        if task.phase is Phase.UPDATE
-        and (chosen is None or task.index in chosen)
-        and stay.isdisjoint(task.writes)
+        if task.phase is Phase.UPDATE and (chosen is None or task.index in chosen) and stay.isdisjoint(task.writes)
     }
     touched = {block for index in moved for block in (*graph.tasks[index].reads, *graph.tasks[index].writes)}
     homes = {block for block in touched if graph.blocks[block].role in EXTERNAL_ROLES}
     tasks = (
-        replace(
-            task, on_host=True, moved_bytes=task.cpu_moved_bytes, host_bytes=0, workspace_bytes=0, launches=0
-        )
+        replace(task, on_host=True, moved_bytes=task.cpu_moved_bytes, host_bytes=0, workspace_bytes=0, launches=0)
         if task.index in moved
         else task
         for task in graph.tasks
@@ -82,10 +74,10 @@ def update_on_host(graph: TaskGraph, chosen: Container[int] | None = None) -> Ta
 
 
 def as_written(graph: TaskGraph, cost: CostModel) -> TaskGraph:
-    """Return the annotated step as its program runs it, with what that recomputes itself, and behind it the update in parts.
+    """Return the annotated step as its program runs it, with its own recomputation and, behind it, the update in parts.
 
-    For methods that leave recomputation to the program. `TaskGraph.plain` has the update as a whole. Another framework's graph has
-    no program: its tasks are in its own order, and release each block after its last use.
+    For methods that leave recomputation to the program. `TaskGraph.plain` has the update as a whole. Another
+    framework's graph has no program: its tasks are in its own order, and release each block after its last use.
     """
     written = graph.plain or _releasing(graph)
     blocks = _same_blocks(graph, written)
@@ -115,13 +107,9 @@ def _releasing(graph: TaskGraph) -> TaskGraph:
 
 
 def _same_blocks(graph: TaskGraph, other: TaskGraph) -> dict[int, int]:
-    """Return the caller's blocks and gradients of weights in another graph of the same step, by their index in this one."""
+    """Return the caller's blocks and weights' gradients in another graph of the step, by their index in this one."""
     named = {(block.role, block.name): block.index for block in other.blocks if block.role in EXTERNAL_ROLES}
-    same = {
-        block.index: named[block.role, block.name]
-        for block in graph.blocks
-        if (block.role, block.name) in named
-    }
+    same = {block.index: named[block.role, block.name] for block in graph.blocks if (block.role, block.name) in named}
     of_other = dict(other.gradients)
     for name, value in graph.gradients:
         gradient = of_other[name]
@@ -133,16 +121,15 @@ def _same_blocks(graph: TaskGraph, other: TaskGraph) -> dict[int, int]:
 def mask_relu(graph: TaskGraph, cost: CostModel, layers: Container[int] | None = None) -> TaskGraph:
     """Make the backward of each ReLU read a one-byte mask instead of the ReLU's output (Layrub 4.2, Equation 7).
 
-    The forward pass writes where the output is not positive; the backward pass sets the gradient to zero there, in place
-    where no other task reads the incoming gradient. Without a reader, the output's memory is free for its gradient.
+    The forward pass writes where the output is not positive; the backward pass sets the gradient to zero there, in
+    place where no other task reads the incoming gradient. Without a reader, the output's memory is free for its
+    gradient.
 
     Args:
         layers: those whose ReLUs are masked; None: all of `maskable_relus`.
     """
     masked = {
-        layer: backward.block
-        for layer, backward in maskable_relus(graph).items()
-        if layers is None or layer in layers
+        layer: backward.block for layer, backward in maskable_relus(graph).items() if layers is None or layer in layers
     }
     rewriter = _MaskRewriter(graph, masked)
     for task in graph.tasks:
@@ -194,9 +181,9 @@ def _bytes(value: Value) -> int:
 
 
 def _staying(graph: TaskGraph) -> set[int]:
-    """Return the blocks of what the step returns, of what it may not move, and of what collectives change between devices.
+    """Return the blocks that a step returns, that it may not move, and that collectives change between devices.
 
-    With them stays what an update of them writes: their states.
+    What an update of them writes, their states, stays with them.
     """
     leaves = tree_leaves((graph.output, graph.objects_after, graph.loss))
     weights = {block.index for block in graph.blocks if graph.weights_stay and block.role is Role.WEIGHT}
@@ -313,7 +300,7 @@ def _weight_half(before: list[Task], data: Task) -> int | None:
 
 
 def _mask(task: Task) -> tuple[bool, ...]:
-    """Return whether a convolution's backward computes the gradients of input, weight and bias; empty for other tasks."""
+    """Return whether a convolution's backward computes gradients of input, weight and bias; empty for others."""
     is_backward = task.call is not None and task.call.operator == "aten.convolution_backward.default"
     return tuple(task.call.args[-1]) if task.call and is_backward else ()
 
@@ -339,8 +326,6 @@ def _joined(weight: Task, data: Task) -> Task:
         gradient_of=data.gradient_of,
         releases=data.releases,
         call=replace(
-            weight.call,
-            args=(*weight.call.args[:-1], mask),
-            outputs=(data.call.outputs[0], *weight.call.outputs[1:]),
+            weight.call, args=(*weight.call.args[:-1], mask), outputs=(data.call.outputs[0], *weight.call.outputs[1:])
         ),
     )

@@ -3,10 +3,11 @@
     forward ... loss ... backward ...    update(weights, gradients, states)                as a whole
     forward ... loss ... backward, update(weights), backward, update(weights) ...         in parts
 
-A task of the update reads weights, their gradients and the optimizer's states, and writes weights and states. The states are
-external blocks. A gradient that is freed after the update is a block like any other, no longer a result of the step; one that
-is kept is an accumulator, to which the backward pass adds. Behind the backward pass its tasks are layers of their own; in the
-backward pass they belong to the layer of the last task that needs the weights or their gradients, which they follow.
+A task of the update reads weights, their gradients and the optimizer's states, and writes weights and states. The
+states are external blocks. A gradient that is freed after the update is a block like any other, no longer a result of
+the step; one that is kept is an accumulator, to which the backward pass adds. Behind the backward pass its tasks are
+layers of their own; in the backward pass they belong to the layer of the last task that needs the weights or their
+gradients, which they follow.
 
 They have no call: a simulator times them, and in a step that runs for real the backend hands them to torch's optimizer.
 """
@@ -18,9 +19,9 @@ from functools import partial, reduce
 from operator import or_
 
 from membench.core.errors import MembenchError
-from membench.core.optimizer import Gradients, Update, UpdateOf, UpdateTask, WeightUpdate, names_of
-from membench.core.task_graph import AFTER_THE_LOSS, EXTERNAL_ROLES, Block, Phase, Role, Task, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.task_graph import AFTER_THE_LOSS, EXTERNAL_ROLES, Block, Phase, Role, Task, TaskGraph
+from membench.core.step.optimizer import Gradients, Update, UpdateOf, UpdateTask, WeightUpdate, names_of
+from membench.core.step.workload import Workload
 from membench.planning.rewrites.rewrite import are_halves
 
 
@@ -33,9 +34,7 @@ def updated_workload(workload: Workload, by: WeightUpdate | None) -> Workload:
     if by is None:
         return workload
     if workload.loss is None:
-        raise MembenchError(
-            "a step of inference has no gradients for an optimizer; leave it out, or pass a loss"
-        )
+        raise MembenchError("a step of inference has no gradients for an optimizer; leave it out, or pass a loss")
     return replace(workload, accumulates=True) if by.gradients is Gradients.KEPT else workload
 
 
@@ -43,38 +42,30 @@ def add_states(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
     """Return the graph with the optimizer's states alone, as in micro-batches before the last; None: as it is."""
     if update_of is None:
         return graph
-    blocks = list(graph.blocks)
-    for weight, states in update_of(graph).states.items():
-        for state, size_bytes in states.items():
-            name = f"{weight}:{state}"
-            blocks.append(Block(len(blocks), name, size_bytes, Role.OPTIMIZER_STATE, layer=-1))
-    return replace(graph, blocks=tuple(blocks), plain=graph.plain and add_states(graph.plain, update_of))
+    update = update_of(graph)
+    return graph.map(lambda each: _with_states(each, update))
 
 
 def add_update(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
-    """Return the graph with the optimizer's states, and with the update in parts; `TaskGraph.plain` as the program runs it.
+    """Return the graph with optimizer states and the update in parts, in `TaskGraph.plain` as the program runs it.
 
     Args:
         update_of: None: the graph stays as it is.
     """
     if update_of is None:
         return graph
-    update, is_plain_alone = update_of(graph), graph.is_plain_alone
-    graph = add_states(graph, update_of)
-    if plain := graph.plain:
-        tasks = _tasks(plain, update, update.tasks)
-        plain = _with_freed(plain, update, tasks)
-        if update.in_backward:
-            plain = _in_backward(plain, tasks, _last_uses(plain, tasks))
-        else:
-            plain = _behind_backward(plain, tasks)
-        if is_plain_alone:
-            return replace(plain, plain=plain)
-    tasks = _tasks(graph, update, update.parts)
-    graph = replace(_with_freed(graph, update, tasks), plain=plain)
-    if update.is_divided:
-        return _in_backward(graph, tasks, _last_needs(graph, tasks))
-    return _behind_backward(graph, tasks)
+    update = update_of(graph)
+
+    def updated(graph: TaskGraph) -> TaskGraph:
+        graph = _with_states(graph, update)
+        tasks = _tasks(graph, update, update.tasks if graph.is_plain else update.parts)
+        graph = _with_freed(graph, update, tasks)
+        if not (update.in_backward if graph.is_plain else update.is_divided):
+            return _behind_backward(graph, tasks)
+        lasts = _last_uses(graph, tasks) if graph.is_plain else _last_needs(graph, tasks)
+        return _in_backward(graph, tasks, lasts)
+
+    return graph.map(updated)
 
 
 def undivided(update_of: UpdateOf) -> UpdateOf:
@@ -83,6 +74,15 @@ def undivided(update_of: UpdateOf) -> UpdateOf:
     That of an optimizer which runs in the backward pass stays there.
     """
     return lambda graph: replace(update_of(graph), parts=())
+
+
+def _with_states(graph: TaskGraph, update: Update) -> TaskGraph:
+    blocks = list(graph.blocks)
+    for weight, states in update.states.items():
+        for state, size_bytes in states.items():
+            name = f"{weight}:{state}"
+            blocks.append(Block(len(blocks), name, size_bytes, Role.OPTIMIZER_STATE, layer=-1))
+    return replace(graph, blocks=tuple(blocks))
 
 
 def _tasks(graph: TaskGraph, update: Update, parts: Sequence[UpdateTask]) -> list[Task]:
@@ -105,7 +105,8 @@ def _task(
         if state in part.states
     ]
     read = [gradients[weight] for weight in part.weights] if part.uses_gradients else []
-    written = [*weights, *states, *(read if update.gradients is Gradients.KEPT else ())]
+    changed = [by_name[weight] for weight in part.weights if weight not in part.sent]
+    written = [*changed, *states, *(read if update.gradients is Gradients.KEPT else ())]
     return Task(
         index=-1,
         name=name,
@@ -151,7 +152,7 @@ def _in_backward(graph: TaskGraph, updates: list[Task], last_needs: list[int]) -
         block: task
         for task in ordered
         for block in task.reads
-        if graph.blocks[block].role is Role.APPLIED_GRADIENT and not graph.plain
+        if graph.blocks[block].role is Role.APPLIED_GRADIENT and graph.is_plain
     }
     tasks: list[Task] = []
     for before in graph.tasks:
@@ -178,8 +179,8 @@ def _last_uses(graph: TaskGraph, updates: list[Task]) -> list[int]:
 def _last_needs(graph: TaskGraph, updates: list[Task]) -> list[int]:
     """Return `_last_uses`, or later tasks that read what the forward pass has made of the weights.
 
-    A method may drop that and compute it again from the weights, which must not have changed by then. A gradient that a collective
-    makes is not waited for before the device waits for that collective anyway.
+    A method may drop that and compute it again from the weights, which must not have changed by then. A gradient that a
+    collective makes is not waited for before the device waits for that collective anyway.
     """
     made_of = [0] * len(graph.blocks)  # bit by bit, the tasks of the update whose weights a block is made of
     for number, task in enumerate(updates):
@@ -201,15 +202,14 @@ def _last_needs(graph: TaskGraph, updates: list[Task]) -> list[int]:
             needed ^= 1 << number
     writer = {block: task for task in graph.tasks for block in task.writes}
     makers = ((writer[block] for block in task.reads if block in writer) for task in updates)
-    return [
-        max([last, *map(partial(_arrival, graph), of)]) for last, of in zip(last_needs, makers, strict=True)
-    ]
+    return [max([last, *map(partial(_arrival, graph), of)]) for last, of in zip(last_needs, makers, strict=True)]
 
 
 def _arrival(graph: TaskGraph, made_by: Task) -> int:
     """Return the task behind which what a task has made is there.
 
-    Of a collective: behind those that are issued where memory that it uses is given back, which the device waits for anyway.
+    Of a collective: behind those that are issued where memory that it uses is given back, which the device waits for
+    anyway.
     """
     if made_by.collective is None:
         return made_by.index
@@ -223,10 +223,11 @@ def _arrival(graph: TaskGraph, made_by: Task) -> int:
 
 
 def _with_freed(graph: TaskGraph, update: Update, tasks: list[Task]) -> TaskGraph:
-    """Return the graph in which gradients that are freed are not results of the step; those of micro-batches stay accumulators.
+    """Return the graph in which freed gradients are not results; micro-batches' stay accumulators.
 
     Raises:
-        MembenchError: a gradient that is updated shares a block with one that is not, as shards of a module's gradients do.
+        MembenchError: a gradient that is updated shares a block with one that is not, as shards of a module's gradients
+            do.
     """
     if update.gradients is Gradients.KEPT:
         return graph
@@ -234,12 +235,11 @@ def _with_freed(graph: TaskGraph, update: Update, tasks: list[Task]) -> TaskGrap
     freed = {value.block for name, value in graph.gradients if value and name in updated}
     freed &= {block for task in tasks for block in task.reads}
     if left := next(
-        (name for name, value in graph.gradients if value and value.block in freed and name not in updated),
-        None,
+        (name for name, value in graph.gradients if value and value.block in freed and name not in updated), None
     ):
         raise MembenchError(
-            f"the optimizer does not update {left!r}, whose gradient is reduced with those that it updates; let it update all weights, or "
-            "freeze that one"
+            f"the optimizer does not update {left!r}, whose gradient is reduced with those that it updates; let it "
+            "update all weights, or freeze that one"
         )
     blocks = (
         replace(block, role=Role.APPLIED_GRADIENT)

@@ -1,13 +1,15 @@
-"""The modules of which a network has several, its blocks: gathered one by one, and divided into the stages of a pipeline."""
+"""The modules of which a network has several: gathered one by one, divided into a pipeline's stages."""
 
 from collections import Counter
 
 import torch
 from torch import nn
 
+from membench.capture.operators.unquantized import is_packed
 from membench.core.checks import choice
 from membench.core.errors import MembenchError
-from membench.core.pipeline import Pipeline, PipelineSchedule
+from membench.core.step.pipeline import Pipeline, PipelineSchedule
+from membench.core.step.stored import stored_weights
 
 
 def repeated_classes(module: nn.Module) -> frozenset[str]:
@@ -26,7 +28,7 @@ def modules_of(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
 
 
 def groups_of(module: nn.Module, classes: frozenset[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the names of the weights of each module of some classes, without those of modules inside it that are wrapped too.
+    """Return the names of each module's weights, for some classes, without those of wrapped modules inside it.
 
     Raises:
         MembenchError: the module has no module of such a class.
@@ -34,11 +36,11 @@ def groups_of(module: nn.Module, classes: frozenset[str]) -> tuple[tuple[str, ..
     wrapped = set(modules_of(module, classes))
     if not wrapped:
         raise MembenchError(
-            f"{type(module).__name__} has no module of a class {', '.join(sorted(classes)) or 'that is repeated'}; name the classes "
-            "whose modules are gathered one by one"
+            f"{type(module).__name__} has no module of a class {', '.join(sorted(classes)) or 'that is repeated'}; "
+            "name the classes whose modules are gathered one by one"
         )
     groups: dict[str, list[str]] = {}
-    for weight, _ in module.named_parameters():
+    for weight in stored_weights(module):
         parts = weight.split(".")
         owners = (".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
         owner = next((name for name in owners if name in wrapped), None)
@@ -47,14 +49,22 @@ def groups_of(module: nn.Module, classes: frozenset[str]) -> tuple[tuple[str, ..
     return tuple(map(tuple, groups.values()))
 
 
-def stage_begins(
-    module: nn.Module, classes: frozenset[str], stages: int, end_blocks: int = 1
-) -> tuple[str, ...]:
-    """Return the module with which each stage but the first begins, where each has as many blocks of the network as another.
+def kept_dtypes(module: nn.Module) -> tuple[tuple[str, torch.dtype], ...]:
+    """Return the dtype of the shards of each weight by name: its own, whatever it is converted to where it is gathered.
+
+    Packed weights are left out: nothing converts them, and those that are packed when they are moved have another dtype
+    before.
+    """
+    weights = stored_weights(module).items()
+    return tuple((name, weight.dtype) for name, weight in weights if not is_packed(weight))
+
+
+def stage_begins(module: nn.Module, classes: frozenset[str], stages: int, end_blocks: int = 1) -> tuple[str, ...]:
+    """Return the module with which each stage but the first begins, if all have equally many blocks of the network.
 
     Args:
-        classes: of the blocks.
-        end_blocks: that each of what is before the blocks and behind them counts as: one in torchtitan's
+        classes: names of the blocks' classes.
+        end_blocks: blocks as which what is before the blocks, and what is behind them, each count: one in torchtitan's
             `generate_llm_fqn_per_model_part`, none in Megatron-LM.
 
     Raises:
@@ -64,7 +74,8 @@ def stage_begins(
     blocks = [name for name in named if not any(name.startswith(f"{other}.") for other in named)]
     if len(blocks) < stages:
         raise MembenchError(
-            f"{len(blocks)} blocks ({', '.join(sorted(classes)) or 'of no class'}) cannot be divided into {stages} stages; use fewer stages"
+            f"{len(blocks)} blocks ({', '.join(sorted(classes)) or 'of no class'}) cannot be divided into {stages} "
+            f"stages; use fewer stages"
         )
     least, more = divmod(len(blocks) + 2 * end_blocks, stages)
     firsts = (stage * least + min(stage, more) - end_blocks for stage in range(1, stages))
@@ -84,7 +95,7 @@ def pipeline_of(
     """Return the pipeline of a module over some ranks.
 
     Args:
-        classes: of the blocks of the network; see `stage_begins`.
+        classes: names of the classes of the network's blocks; see `stage_begins`.
         schedule, stages: see `membench.predict`.
         end_blocks: see `stage_begins`.
 

@@ -1,7 +1,8 @@
 """How ranks divide a step that is predicted before it is captured: the weights of products, sequences, and experts.
 
-A copy of the module without data is divided by torch's own functions under a process group whose ranks do not exist (torch's backend
-``fake``), and captured there: what one rank computes, and which collectives it takes part in, is what `DTensor` runs.
+A copy of the module without data is divided by torch's own functions under a process group whose ranks do not exist
+(torch's backend ``fake``), and captured there: what one rank computes, and which collectives it takes part in, is what
+`DTensor` runs.
 """
 
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from membench.core.errors import MembenchError
-from membench.core.workload import Workload
+from membench.capture.trace import ANY_GPU, record
+from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.step.workload import Workload
 from membench.steps.parallel import context_parallel, expert_parallel, tensor_parallel
-from membench.steps.parallel.tensor_parallel import Plan
+from membench.steps.parallel.tensor_parallel import TensorParallelPlan
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,13 @@ class Division:
         tensor: over which the module's weights are divided.
         context: over which each sequence is divided.
         experts: over which experts are divided.
-        plan: of the weights; None: the module's own, see `membench.steps.parallel.tensor_parallel.plan_of`.
+        plan: plan for the weights; None: the module's own, see `membench.steps.parallel.tensor_parallel.plan_of`.
     """
 
     tensor: int = 1
     context: int = 1
     experts: int = 1
-    plan: Plan | None = None
+    plan: TensorParallelPlan | None = None
 
     @property
     def axes(self) -> dict[str, int]:
@@ -48,7 +50,7 @@ class Division:
 
     @contextmanager
     def divided(self, workload: Workload) -> Iterator[Workload]:
-        """Let a block capture a workload as the first rank has it; its loss may be of logits in parts, as in `loss_parallel`.
+        """Let a block capture the first rank's workload; its loss may be of logits in parts (`loss_parallel`).
 
         Raises:
             MembenchError: this process has joined a process group, or the plan or the sequences do not fit.
@@ -59,9 +61,10 @@ class Division:
         with ExitStack() as stack:
             stack.enter_context(_one_rank_of(prod(axes.values())))
             mesh = init_device_mesh("cuda", tuple(axes.values()), mesh_dim_names=tuple(axes))
-            workload = replace(workload, module=_copy_without_data(workload.module))
+            undivided, workload = workload, replace(workload, module=_copy_without_data(workload.module))
             if self.tensor > 1:
                 of_weights = mesh[tensor_parallel.AXIS]
+                stack.enter_context(_plan_blamed(undivided, self.tensor))
                 stack.enter_context(tensor_parallel.weights_divided(workload.module, of_weights, self.plan))
             if self.experts > 1:
                 of_experts = mesh[expert_parallel.AXIS]
@@ -78,14 +81,43 @@ def _one_rank_of(count: int) -> Iterator[None]:
     """Be the first rank of a process group whose others do not exist."""
     if dist.is_initialized():
         raise MembenchError(
-            "this process has joined a process group, and divided products or sequences are predicted in one of its own; predict in "
-            "another process"
+            "this process has joined a process group, and divided products or sequences are predicted in one of its "
+            "own; predict in another process"
         )
     dist.init_process_group("fake", rank=0, world_size=count)
     try:
         yield
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _plan_blamed(undivided: Workload, ranks: int) -> Iterator[None]:
+    """Say of a module that does not run on its parts, but runs as a whole, that its plan is the cause.
+
+    Raises:
+        MembenchError: it is so.
+    """
+    try:
+        yield
+    except UnsupportedModel as error:
+        failure = error.__cause__
+        if failure is None or not _is_captured(undivided):
+            raise
+        raise MembenchError(
+            f"{type(undivided.module).__name__} does not run on the parts that its plan of tensor parallelism gives "
+            f"each of {ranks} ranks: layer {error.layer!r} fails ({str(failure).partition(chr(10))[0]}); choose "
+            "another number of ranks, or another plan as tensor_parallel"
+        ) from error
+
+
+def _is_captured(workload: Workload) -> bool:
+    without_data = replace(workload, module=_copy_without_data(workload.module))
+    try:
+        record(without_data, ANY_GPU, {}, uses_values=True)
+    except MembenchError:
+        return False
+    return True
 
 
 def _copy_without_data(module: nn.Module) -> nn.Module:

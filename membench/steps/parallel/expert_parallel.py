@@ -2,9 +2,10 @@
 
     tokens of a rank -> all-to-all -> experts of the rank, tokens of all ranks -> all-to-all -> weighted sums
 
-Lepikhin et al., "GShard: Scaling Giant Models with Conditional Computation and Automatic Sharding", 2021, Section 3.2; without a
-capacity of experts, as in torchtitan's ``ExpertParallel``: copies of tokens are sorted by expert before they leave. They are taken to
-be spread evenly over the experts, as grouped products are priced: each rank sends as many to each other one.
+Lepikhin et al., "GShard: Scaling Giant Models with Conditional Computation and Automatic Sharding", 2021, Section 3.2;
+without a capacity of experts, as in torchtitan's ``ExpertParallel``: copies of tokens are sorted by expert before they
+leave. They are taken to be spread evenly over the experts, as grouped products are priced: each rank sends as many to
+each other one.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from membench.core.errors import MembenchError
-from membench.core.torch_internals import all_to_all
+from membench.core.libraries.torch_internals import all_to_all
 
 AXIS = "ep"
-"""Axis of the mesh over whose ranks experts are divided; its ranks have samples of their own, and other weights are in shards over it."""
+"""Axis over whose ranks experts are divided, each with its own samples; other weights are in shards over it."""
 
 
 def experts_in(module: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules whose weights all have one part for each of ``num_experts``, as those of transformers, by path.
+    """Return by path the modules whose weights all have one part for each of ``num_experts``, as transformers' have.
 
     Raises:
         MembenchError: there are none.
@@ -38,7 +39,8 @@ def experts_in(module: nn.Module) -> dict[str, nn.Module]:
     }
     if not found:
         raise MembenchError(
-            f"{type(module).__name__} has no module with an attribute num_experts and weights of one part for each; leave {AXIS} out of parallel"
+            f"{type(module).__name__} has no module with an attribute num_experts and weights of one part for each; "
+            f"leave {AXIS} out of parallel"
         )
     return found
 
@@ -48,8 +50,8 @@ def experts_divided(module: nn.Module, mesh: Any) -> Iterator[None]:
     """Leave a rank's part of the experts in a module, and let a block run it.
 
     Args:
-        module: whose modules of experts are called with tokens (tokens, width) and, for each of them, the numbers and the weights of its
-            experts (tokens, experts of a token).
+        module: whose modules of experts are called with tokens (tokens, width) and, for each of them, the numbers and
+            the weights of its experts (tokens, experts of a token).
         mesh: torch's, of the axis alone.
 
     Raises:
@@ -59,7 +61,8 @@ def experts_divided(module: nn.Module, mesh: Any) -> Iterator[None]:
         number, rest = divmod(len(next(experts.parameters())), mesh.size())
         if rest:
             raise MembenchError(
-                f"the {experts.num_experts} experts of {name} are not divided evenly over the {mesh.size()} ranks of {AXIS}; choose a divisor"
+                f"the {experts.num_experts} experts of {name} are not divided evenly over the {mesh.size()} ranks of "
+                f"{AXIS}; choose a divisor"
             )
         vars(experts)["num_experts"] = number
         for weight_name, weight in list(experts.named_parameters()):
@@ -73,7 +76,7 @@ def experts_divided(module: nn.Module, mesh: Any) -> Iterator[None]:
 def _sent(
     forward: Callable[..., Tensor], number: int, group: Any, tokens: Tensor, chosen: Tensor, weights: Tensor
 ) -> Tensor:
-    """Send copies of tokens to their experts, of which this rank has `number`, and return the weighted sums of what they make."""
+    """Send copies of tokens to their experts, `number` on each rank, and return weighted sums of what these make."""
     order = chosen.flatten().argsort(stable=True)
     source = order // chosen.shape[-1]
     received = all_to_all(tokens[source], group)

@@ -10,26 +10,26 @@ from torch import Tensor, nn
 from membench.backends.real import real_backend
 from membench.capture.capture import CapturedStep, Captures
 from membench.core.errors import MembenchError
-from membench.core.pipeline import Pipeline, PipelineSchedule
-from membench.core.schedule import Schedule
-from membench.core.workload import Workload, share_size
+from membench.core.graph.schedule import Schedule
+from membench.core.step.pipeline import Pipeline, PipelineSchedule
+from membench.core.step.workload import Workload, share_size
 from membench.planning.parallel.pipeline import ALL, RankOfPipeline, pipelined
 from membench.profiling.measured_cost import MeasuredCost
-from membench.steps.options import StepOptions
 from membench.steps.parallel.blocks import pipeline_of, repeated_classes
-from membench.steps.plan import plan_step
-from membench.steps.predicted.as_run import graph_as_run
+from membench.steps.plan import StepPlanner
+from membench.steps.real.as_run import graph_as_run
 from membench.steps.real.compiled_step import CompiledStep
 from membench.steps.real.placement import place_module
-from membench.steps.real.update import real_update
+from membench.steps.real.real_update import real_update
+from membench.steps.request import StepRequest
 
 
 class Pipelined(nn.Module):
-    """A module whose stages processes run, for `membench.compile`; each process has the whole module, and uses its stages' weights.
+    """A module for `membench.compile` whose stages processes run; each has all of it, and uses its stages' weights.
 
     Args:
         module: the network.
-        micro_batches: of a step, equal parts of its batch.
+        micro_batches: number of micro-batches of a step, equal parts of its batch.
         group: the processes; None: all of them.
         pipeline, stages, wrapped: see `membench.predict`.
 
@@ -50,7 +50,8 @@ class Pipelined(nn.Module):
         super().__init__()
         if not dist.is_initialized():
             raise MembenchError(
-                "there is no group of processes for a pipeline; start them with torchrun and call torch.distributed.init_process_group"
+                "there is no group of processes for a pipeline; start them with torchrun and call "
+                "torch.distributed.init_process_group"
             )
         self.module = module
         self.group = group or dist.group.WORLD
@@ -68,7 +69,7 @@ class Pipelined(nn.Module):
 
 
 class PipelinedStep(CompiledStep):
-    """A rank's step, called with the whole batch by each process; the one with the last stage returns the loss, the others None."""
+    """A rank's step, called with the whole batch; the last stage's process returns the loss, others None."""
 
     def __init__(
         self,
@@ -92,9 +93,7 @@ class PipelinedStep(CompiledStep):
     def argument_blocks(self) -> tuple[int | None, ...]:
         """The blocks of the parts of each leaf of inputs and targets; None where this rank does not use it."""
         leaves = (*self._captured.inputs, *self._captured.targets)
-        return tuple(
-            part for block in leaves for part in (self._parts[block] if block is not None else (None,))
-        )
+        return tuple(part for block in leaves for part in (self._parts[block] if block is not None else (None,)))
 
     def _arguments(self, inputs: Any, targets: Any) -> list[Any]:
         """Return the micro-batches of each leaf, in the order of `argument_blocks`."""
@@ -110,29 +109,18 @@ def of_rank(captured: CapturedStep, rank: RankOfPipeline) -> CapturedStep:
     """Return the binding of a rank's blocks to the module; arguments keep the blocks of the micro-batch's graph."""
 
     def own(blocks: dict[str, int]) -> dict[str, int]:
-        return {
-            name: rank.callers[block, ALL] for name, block in blocks.items() if (block, ALL) in rank.callers
-        }
+        return {name: rank.callers[block, ALL] for name, block in blocks.items() if (block, ALL) in rank.callers}
 
     constants = {
-        rank.callers[block, ALL]: tensor
-        for block, tensor in captured.constants.items()
-        if (block, ALL) in rank.callers
+        rank.callers[block, ALL]: tensor for block, tensor in captured.constants.items() if (block, ALL) in rank.callers
     }
     return replace(
-        captured,
-        graph=rank.graph,
-        weights=own(captured.weights),
-        buffers=own(captured.buffers),
-        constants=constants,
+        captured, graph=rank.graph, weights=own(captured.weights), buffers=own(captured.buffers), constants=constants
     )
 
 
 def build_pipelined_step(
-    workload: Workload,
-    wrapped: Pipelined,
-    cost: MeasuredCost,
-    options: StepOptions,
+    workload: Workload, wrapped: Pipelined, cost: MeasuredCost, options: StepRequest
 ) -> PipelinedStep:
     """Put a rank's step under a strategy.
 
@@ -146,20 +134,14 @@ def build_pipelined_step(
     pipeline = wrapped.pipeline
     size = share_size(workload.batch_size, pipeline.micro_batches)
     micro_batch = replace(workload.of_size(size), accumulates=False, loss_scale=1 / pipeline.micro_batches)
-    captures = Captures(micro_batch, cost.device)
+    captures = Captures(micro_batch, cost.device, runs_again=True)
     graph = graph_as_run(captures, cost, size)
     rank = pipelined(graph, pipeline)[dist.get_rank(wrapped.group)]
     update = real_update(options.optimizer, workload.module, cost) if options.optimizer else None
     batch_size = workload.batch_size
-    [run] = plan_step(
-        {batch_size: rank.graph}.__getitem__,
-        batch_size,
-        options.strategy,
-        cost,
-        options.budget_bytes,
-        batch_size,
-        update,
-    )
+    [run] = StepPlanner(
+        {batch_size: rank.graph}.__getitem__, batch_size, options.strategy, cost, update=update, micro_batch=batch_size
+    ).within(options.budget_bytes)
     backend = real_backend(run.schedule, cost.device, {pipeline.axis: wrapped.group})
     backend.disk_folder = cost.disk_folder
     if update:

@@ -8,22 +8,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from membench.core.cluster import SINGLE_DEVICE, Cluster
-from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
-from membench.core.mesh import BOTH, Mesh
-from membench.core.pipeline import PIPELINED, Pipeline, PipelineSchedule
-from membench.core.sharding import REPLICATED, SHARDED, Sharding
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cluster import SINGLE_DEVICE, Cluster
+from membench.core.hardware.device import DeviceProfile
+from membench.core.hardware.mesh import BOTH, Mesh
+from membench.core.step.pipeline import PIPELINED, Pipeline, PipelineSchedule
+from membench.core.step.sharding import REPLICATED, SHARDED, Sharding
+from membench.core.step.stored import stored_weights
 from membench.planning.parallel.replication import replicate
 from membench.planning.parallel.sharding import shard
-from membench.steps.parallel.blocks import groups_of, modules_of, pipeline_of, repeated_classes
+from membench.steps.parallel.blocks import groups_of, kept_dtypes, modules_of, pipeline_of, repeated_classes
 from membench.steps.parallel.context_parallel import AXIS as CONTEXT
 from membench.steps.parallel.division import Division
 from membench.steps.parallel.expert_parallel import AXIS as EXPERTS
 from membench.steps.parallel.expert_parallel import experts_in
 from membench.steps.parallel.tensor_parallel import AXIS as TENSOR
-from membench.steps.parallel.tensor_parallel import Plan, check_divided, is_divided, plan_of
+from membench.steps.parallel.tensor_parallel import TensorParallelPlan, check_divided, is_divided, plan_of
 
 AXES = {
     PIPELINED: "stages of a pipeline",
@@ -47,8 +48,9 @@ _AXES_FOR = {
 }
 """Axes without which an option would change nothing."""
 
-_LEFT_OUT = {"nodes": 1, "accumulate": 1, "partition_optimizer": False}
+_LEFT_OUT = {"nodes": 1, "partition_optimizer": False}
 """Values of options that say the same as if they were not given; of others None."""
+_OF_ONE_DEVICE_TOO = ("accumulate",)
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,13 @@ class Ranks:
 
     Attributes:
         mesh: their cluster, which has their device, and its axes.
-        sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
-        experts: of the weights of experts, which fewer ranks share than the others; None: all are alike.
+        sharding: the weights' sharding; None: each rank has all of them, and gradients are averaged in buckets.
+        experts: sharding of the experts' weights, which fewer ranks share than the others; None: all are alike.
         accumulate: micro-batches of a step with shards, one after another.
-        pipeline: stages, which pass micro-batches to each other; None: there is one. A single one has the micro-batches of a step
-            without shards, whose gradients are exchanged behind the last.
-        division: of the step before it is captured; None: it is captured as it is.
-        bucket_bytes: from which on a bucket of gradients is exchanged; None: those of DistributedDataParallel.
+        pipeline: stages, which pass micro-batches to each other; None: there is one. A single one has the micro-batches
+            of a step without shards, whose gradients are exchanged behind the last.
+        division: division of the step before it is captured; None: it is captured as it is.
+        bucket_bytes: size from which on a bucket of gradients is exchanged; None: those of DistributedDataParallel.
         partitions_update: replicas divide the update, see `membench.planning.parallel.partitioned_update`.
         wrapped: paths of the modules that are gathered one by one, or divided into stages; hooks run around each.
     """
@@ -88,7 +90,7 @@ class Ranks:
         return replace(self, mesh=replace(self.mesh, cluster=replace(self.mesh.cluster, device=device)))
 
     def graph_of_rank(self, graph: TaskGraph) -> TaskGraph:
-        """Return the graph of a rank, with its shards of the weights or its buckets, of a step that is captured on one device."""
+        """Return a rank's graph, with its shards of weights or its buckets, of a step captured on one device."""
         if self.sharding:
             sharded = shard(graph, self.sharding)
             return shard(sharded, self.experts) if self.experts else sharded
@@ -109,10 +111,25 @@ def check_one_device(**options: Any) -> None:
     Args:
         options: ``nodes`` and those of `ranks_of`; None: not given.
     """
-    given = [name for name, value in options.items() if value != _LEFT_OUT.get(name)]
+    several = {name: value for name, value in options.items() if name not in _OF_ONE_DEVICE_TOO}
+    given = [name for name, value in several.items() if value != _LEFT_OUT.get(name)]
     if given:
         raise MembenchError(
-            f"{', '.join(given)}: options of several GPUs; name the cluster as well, as in cluster='dgx_h100', or 'one' for a single GPU"
+            f"{', '.join(given)}: options of several GPUs; name the cluster as well, as in cluster='dgx_h100'"
+        )
+
+
+def _check_held(mesh: Mesh, shard_axes: Sequence[str], *, reshards: bool, partitions: bool) -> None:
+    """Refuse options about what ranks hold that contradict how the mesh divides a step."""
+    if mesh.sizes.get(PIPELINED, 1) > 1 and reshards:
+        raise MembenchError(
+            "the stages of a pipeline keep gathered weights for all micro-batches; leave reshard_after_forward out, or "
+            "pp"
+        )
+    if partitions and (shard_axes or REPLICATED not in mesh.sizes):
+        raise MembenchError(
+            "partition_optimizer=True divides the update over replicas that have whole weights; set "
+            f"parallel={{{REPLICATED!r}: 8}} without {SHARDED}, which divides it as well, or leave it out"
         )
 
 
@@ -129,17 +146,18 @@ def ranks_of(
     stages: int | None = None,
     copies_out: bool = True,
     in_between: bool = False,
-    tensor_parallel: Plan | None = None,
+    tensor_parallel: TensorParallelPlan | None = None,
     end_blocks: int = 1,
     bucket_bytes: int | None = None,
     partition_optimizer: bool = False,
 ) -> Ranks:
-    """Return the ranks of a step, whose shards have the precision of the module's weights; see `membench.predict`.
+    """Return the ranks of a step, of which each shard has the precision of the module's weight; see `membench.predict`.
 
     Args:
         cluster: with all its hosts, and with their device.
         parallel: None: all GPUs divide the weights.
-        wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
+        wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has
+            several.
         pipeline, stages: see `membench.predict`.
         reduce_dtype, copies_out, in_between: see `Sharding`.
         tensor_parallel: see `Division.plan`; of a module that is divided already it is not needed.
@@ -148,7 +166,8 @@ def ranks_of(
         partition_optimizer: see `membench.predict`.
 
     Raises:
-        MembenchError: there is no such axis, the sizes do not fit the cluster, or an option is for an axis that is not there.
+        MembenchError: there is no such axis, the sizes do not fit the cluster, or an option is for an axis that is not
+            there.
     """
     parallel = parallel or {SHARDED: cluster.devices}
     mesh = Mesh(cluster, _axes_of(parallel))
@@ -162,15 +181,7 @@ def ranks_of(
     )
     stage_ranks = mesh.sizes.get(PIPELINED, 1)
     shard_axes = [axis for axis in mesh.sizes if axis in SHARDING]
-    if stage_ranks > 1 and reshard_after_forward:
-        raise MembenchError(
-            "the stages of a pipeline keep gathered weights for all micro-batches; leave reshard_after_forward out, or pp"
-        )
-    if partition_optimizer and (shard_axes or REPLICATED not in mesh.sizes):
-        raise MembenchError(
-            f"partition_optimizer=True divides the update over replicas that have whole weights; set parallel={{{REPLICATED!r}: 8}} without "
-            f"{SHARDED}, which divides it as well, or leave it out"
-        )
+    _check_held(mesh, shard_axes, reshards=bool(reshard_after_forward), partitions=partition_optimizer)
     classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
     cut, sharding, experts = None, None, None
     if stage_ranks > 1:
@@ -201,20 +212,19 @@ def ranks_of(
 def _shardings(
     module: nn.Module, mesh: Mesh, axes: Sequence[str], classes: frozenset[str], **options: Any
 ) -> tuple[Sharding, Sharding | None]:
-    """Return the sharding of weights over some axes, and that of the weights of experts; None: they are like the others.
+    """Return the sharding of weights over some axes, and that of experts' weights, None if like the others.
 
     Args:
-        classes: of the modules that are gathered one by one.
+        classes: classes of the modules that are gathered one by one.
         options: see `Sharding`.
     """
-    floating = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
     sharding = Sharding(
         prod(mesh.sizes[axis] for axis in axes),
         groups_of(module, classes),
-        kept_dtype=next(floating, None),
+        kept_dtypes=kept_dtypes(module),
         replicas=REPLICATED if REPLICATED in mesh.sizes else "",
         axis=BOTH.join(axes),
-        shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
+        shapes=tuple((name, tuple(weight.shape)) for name, weight in stored_weights(module).items()),
         **options,
     )
     return _with_experts_apart(module, sharding, mesh) if EXPERTS in mesh.sizes else (sharding, None)
@@ -223,8 +233,7 @@ def _shardings(
 def _with_experts_apart(module: nn.Module, sharding: Sharding, mesh: Mesh) -> tuple[Sharding, Sharding]:
     """Return the sharding of all weights but those of experts, and that of the latter, over all axes but their own."""
     groups = [
-        tuple(f"{path}.{name}" for name, _ in each.named_parameters())
-        for path, each in experts_in(module).items()
+        tuple(f"{path}.{name}" for name, _ in each.named_parameters()) for path, each in experts_in(module).items()
     ]
     of_experts = frozenset(name for names in groups for name in names)
     others = frozenset(name for name, _ in module.named_parameters()) - of_experts
@@ -255,16 +264,14 @@ def _axes_of(parallel: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
             + ", ".join(f"{axis} ({what})" for axis, what in AXES.items())
         )
     needed = {SHARDED} if parallel.get(EXPERTS, 1) > 1 else set()  # over which experts are in shards
-    return tuple(
-        (axis, parallel.get(axis, 1)) for axis in AXES if parallel.get(axis, 1) > 1 or axis in needed
-    )
+    return tuple((axis, parallel.get(axis, 1)) for axis in AXES if parallel.get(axis, 1) > 1 or axis in needed)
 
 
 def _check_axes_for(parallel: Mapping[str, int], **options: Any) -> None:
-    """Refuse options that would change nothing; an axis of one rank is there if it was named, so that its sizes can be swept over.
+    """Refuse options without effect; a named axis of one rank stays, so that sizes can be swept over.
 
     Args:
-        options: of `_AXES_FOR`; None: not given.
+        options: options in `_AXES_FOR`; None: not given.
     """
     for name, value in options.items():
         if value is not None and not parallel.keys() & set(_AXES_FOR[name]):
@@ -274,19 +281,22 @@ def _check_axes_for(parallel: Mapping[str, int], **options: Any) -> None:
             )
 
 
-def _division(module: nn.Module, parallel: Mapping[str, int], plan: Plan | None) -> Division | None:
+def _division(module: nn.Module, parallel: Mapping[str, int], plan: TensorParallelPlan | None) -> Division | None:
     tensor, context, experts = (parallel.get(axis, 1) for axis in (TENSOR, CONTEXT, EXPERTS))
     if is_divided(module):
         check_divided(module, tensor)
         if context > 1 or experts > 1:
             raise MembenchError(
-                f"parallel has {CONTEXT if context > 1 else EXPERTS}, and the module is divided already; pass one that is not, and tensor_parallel"
+                f"parallel has {CONTEXT if context > 1 else EXPERTS}, and the module is divided already; pass one that "
+                f"is not, and tensor_parallel"
             )
     if tensor == 1 or is_divided(module):
         if plan is not None:
             raise MembenchError(
-                f"tensor_parallel is a plan for the ranks of an axis {TENSOR!r}; set parallel={{{TENSOR!r}: 8}} and pass a module that "
-                "is not divided"
+                f"tensor_parallel is a plan for the ranks of an axis {TENSOR!r}; set parallel={{{TENSOR!r}: 8}} and "
+                "pass a module that is not divided"
             )
         return Division(context=context, experts=experts) if context > 1 or experts > 1 else None
-    return Division(tensor, context, experts, plan_of(module) if plan is None else plan)
+    if plan is None:
+        plan_of(module)  # refuses a module without one; its names are of layers, of which a copy may have fewer
+    return Division(tensor, context, experts, plan)

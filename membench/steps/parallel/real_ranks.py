@@ -1,4 +1,4 @@
-"""The ranks of a step that runs: processes among which torch's `fully_shard` or `DistributedDataParallel` has divided a module."""
+"""Ranks of a real step: processes of torch's `fully_shard` or `DistributedDataParallel`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from membench.core import distributed
 from membench.core.errors import MembenchError, UnsupportedModel
-from membench.core.fully_sharded import fully_sharded
-from membench.core.sharding import REPLICATED, SHARDED
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.libraries import distributed
+from membench.core.step.fully_sharded import fully_sharded
+from membench.core.step.sharding import REPLICATED, SHARDED
 from membench.planning.parallel.replication import FIRST_BUCKET_BYTES, replicate
 from membench.planning.parallel.sharding import shard
 from membench.steps.parallel.blocks import repeated_classes
@@ -25,7 +25,7 @@ class RealRanks:
     """Processes of which each runs a step on samples of its own.
 
     Attributes:
-        wrapper: of torch, that has divided the module; shown in errors.
+        wrapper: torch's wrapper that has divided the module; shown in errors.
         of_rank: rewrites the graph of one device into that of a rank.
         groups: process groups of this rank by axis.
         begin: called before each step; None: nothing is.
@@ -44,26 +44,20 @@ class RealRanks:
         """
         if graph.batch_size != batch_size:
             raise MembenchError(
-                f"a step under {self.wrapper} runs its whole batch; call it for each micro-batch, whose gradients it adds up, or choose "
-                "another strategy"
+                f"a step under {self.wrapper} runs its whole batch; call it for each micro-batch, whose gradients it "
+                "adds up, or choose another strategy"
             )
         sharded = self.of_rank(graph)
         if any(task.collective and task.call is None for task in sharded.tasks):
             raise MembenchError(
-                f"a step under {self.wrapper} runs with weights of one of the dtypes float32 and bfloat16, and replicas of shards with "
-                "one dtype for sums and weights; convert the module, or leave reduce_dtype out"
+                f"a step under {self.wrapper} runs with weights of one of the dtypes float32 and bfloat16, and "
+                "replicas of shards with one dtype for sums and weights; convert the module, or leave reduce_dtype out"
             )
         return sharded
 
 
 def check_options(
-    wrapper: str,
-    backend: str,
-    exchange: str | None,
-    precision: str | None,
-    shapes: str,
-    *,
-    channels_last: bool,
+    wrapper: str, backend: str, exchange: str | None, precision: str | None, shapes: str, *, channels_last: bool
 ) -> None:
     """Refuse options of `compile` that do not go together with processes that a wrapper of the module has joined.
 
@@ -105,9 +99,7 @@ def _replicas(wrapped: DistributedDataParallel) -> RealRanks:
         )
     limit_bytes = wrapped.bucket_bytes_cap
     first_bytes = FIRST_BUCKET_BYTES if wrapped.bucket_bytes_cap_default else limit_bytes
-    of_rank = partial(
-        replicate, axis=REPLICATED, ranks=group.size(), first_bytes=first_bytes, bucket_bytes=limit_bytes
-    )
+    of_rank = partial(replicate, axis=REPLICATED, ranks=group.size(), first_bytes=first_bytes, bucket_bytes=limit_bytes)
     buffers = list(wrapped.module.buffers()) if wrapped.broadcast_buffers else []
     begin = partial(distributed.broadcast, buffers, group) if buffers else None
     return RealRanks("DistributedDataParallel", of_rank, {REPLICATED: group}, begin)
@@ -117,8 +109,8 @@ def divided(module: nn.Module, parallel: Mapping[str, int]) -> nn.Module:
     """Return a module that torch's wrapper has divided over all processes.
 
     Args:
-        parallel: ranks by axis, as `membench.predict` takes them; modules of classes that a list of modules has several of are
-            gathered one by one.
+        parallel: ranks by axis, as `membench.predict` takes them; modules of classes that a list of modules has several
+            of are gathered one by one.
 
     Raises:
         MembenchError: there is no such axis, or the processes are not as many.
@@ -127,8 +119,8 @@ def divided(module: nn.Module, parallel: Mapping[str, int]) -> nn.Module:
     processes = distributed.joined().count
     if set(parallel) - {REPLICATED, SHARDED} or prod(parallel.values()) != processes or not ranks:
         raise MembenchError(
-            f"parallel={dict(parallel)} is not for the {processes} processes that torchrun has started; give {SHARDED} (sharded weights) "
-            f"and {REPLICATED} (replicas of the shards), whose product is {processes}"
+            f"parallel={dict(parallel)} is not for the {processes} processes that torchrun has started; give {SHARDED} "
+            f"(sharded weights) and {REPLICATED} (replicas of the shards), whose product is {processes}"
         )
     if SHARDED not in ranks:
         return DistributedDataParallel(module)

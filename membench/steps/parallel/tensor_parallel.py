@@ -1,7 +1,7 @@
-"""Tensor and sequence parallelism of a step that is predicted: a module's weights as one rank has them, by `parallelize_module`."""
+"""Tensor and sequence parallelism of a predicted step: one rank's weights, by `parallelize_module`."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,12 +12,12 @@ from membench.core.errors import MembenchError
 AXIS = "tp"
 """Axis of the mesh over whose ranks products of matrices and sequences are divided; its ranks have the same samples."""
 
-Plan = Mapping[str, Any]
-"""Styles of `torch.distributed.tensor.parallel` by names of modules, in which ``*`` stands for any, as `parallelize_module` takes them."""
+TensorParallelPlan = Mapping[str, Any]
+"""Styles of `torch.distributed.tensor.parallel` by module names, ``*`` for any, as `parallelize_module` takes them."""
 
 
 @contextmanager
-def weights_divided(module: nn.Module, mesh: Any, plan: Plan | None) -> Iterator[None]:
+def weights_divided(module: nn.Module, mesh: Any, plan: TensorParallelPlan | None) -> Iterator[None]:
     """Divide a module's weights, and let a block run it; its loss may be of logits in parts, as in `loss_parallel`.
 
     Args:
@@ -34,7 +34,7 @@ def weights_divided(module: nn.Module, mesh: Any, plan: Plan | None) -> Iterator
         yield
 
 
-def plan_of(module: nn.Module) -> Plan:
+def plan_of(module: nn.Module) -> TensorParallelPlan:
     """Return a module's own plan: that of its method ``tensor_parallel_plan``, or of transformers' ``tp_plan``.
 
     Raises:
@@ -42,15 +42,17 @@ def plan_of(module: nn.Module) -> Plan:
     """
     own = getattr(module, "tensor_parallel_plan", None)
     if own is not None:
-        plan: Plan = own()
+        plan: TensorParallelPlan = own()
         return plan
     named = getattr(module, "tp_plan", None)
     if not named:
         raise MembenchError(
-            f"{type(module).__name__} has no plan of its own for tensor parallelism; pass tensor_parallel={{'blocks.*.query': "
-            "ColwiseParallel(), ...}, as torch's parallelize_module takes it"
+            f"{type(module).__name__} has no plan of its own for tensor parallelism; pass "
+            "tensor_parallel={'blocks.*.query': ColwiseParallel(), ...}, as torch's parallelize_module takes it"
         )
-    return _of_transformers(named)
+    from membench.steps.parallel.transformers_plan import plan_of_transformers  # takes a second to import
+
+    return plan_of_transformers(module, named)
 
 
 def is_divided(module: nn.Module) -> bool:
@@ -73,26 +75,7 @@ def check_divided(module: nn.Module, ranks: int) -> None:
             )
 
 
-def _of_transformers(named: Mapping[str, str]) -> Plan:
-    """Return torch's styles for those of transformers (``src/transformers/integrations/tensor_parallel.py``) that have the same effect."""
-    from torch.distributed.tensor import Replicate
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
-
-    styles: dict[str, Callable[[], Any]] = {
-        "colwise": ColwiseParallel,
-        "rowwise": RowwiseParallel,
-        "colwise_gather_output": lambda: ColwiseParallel(output_layouts=Replicate()),
-        "embedding_rowwise": lambda: RowwiseParallel(input_layouts=Replicate()),
-    }
-    if unknown := sorted(set(named.values()) - styles.keys()):
-        raise MembenchError(
-            f"the module's plan has the style {unknown[0]!r}, which is not one of {', '.join(styles)}; pass tensor_parallel with "
-            "styles of torch.distributed.tensor.parallel"
-        )
-    return {name: styles[style]() for name, style in named.items()}
-
-
-def _divide(module: nn.Module, mesh: Any, plan: Plan) -> None:
+def _divide(module: nn.Module, mesh: Any, plan: TensorParallelPlan) -> None:
     """Divide a module's weights; tied ones stay tied."""
     from torch.distributed.tensor.parallel import parallelize_module
 
@@ -108,9 +91,7 @@ def _divide(module: nn.Module, mesh: Any, plan: Plan) -> None:
     unresolved = (str(each.message) for each in found if "could not be resolved" in str(each.message))
     if message := next(unresolved, None):
         name = message.split("'")[1]
-        raise MembenchError(
-            f"the plan of tensor parallelism names {name!r}, and the module has no such module"
-        )
+        raise MembenchError(f"the plan of tensor parallelism names {name!r}, and the module has no such module")
     for first, *others in names.values():
         for name in others:
             owner, _, attribute = name.rpartition(".")

@@ -1,23 +1,16 @@
-"""The time of a predicted step by operator: how often each runs, for how long, and what of it the device computes and moves."""
+"""A predicted step's time by operator: how often each runs, how long, what it computes and moves."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from membench.core.cost_model import CostModel
-from membench.core.program import program_of
-from membench.core.schedule import RepeatedSchedule
-from membench.core.task_graph import RECOMPUTED_SUFFIX, Phase, Task
+from membench.core.graph.fused_calls import fused_calls_of
+from membench.core.graph.schedule import RepeatedSchedule
+from membench.core.graph.task_graph import RECOMPUTED_SUFFIX, Phase, Task
+from membench.core.hardware.cost_model import CostModel
 from membench.cost.kernels import Family, kernels_of
 
-_COMPUTING = {
-    Family.PRODUCT,
-    Family.ATTENTION,
-    Family.CONVOLUTION,
-    Family.GROUPED,
-    Family.NARROW,
-    Family.DEPTHWISE,
-}
+_COMPUTING = {Family.PRODUCT, Family.ATTENTION, Family.CONVOLUTION, Family.GROUPED, Family.NARROW, Family.DEPTHWISE}
 
 
 @dataclass(frozen=True)
@@ -25,11 +18,13 @@ class OperatorTime:
     """All calls of one operator in a step.
 
     Attributes:
-        name: of torch's operator; ``"fused"`` and the family of its kernels for what a compiler fuses, ``"update"`` for an optimizer's,
-            a collective with its axis. `RECOMPUTED_SUFFIX` follows where it runs again.
+        name: torch's name of the operator; ``"fused"`` and the family of its kernels for what a compiler fuses,
+            ``"update"`` for an optimizer's, a collective with its axis. `RECOMPUTED_SUFFIX` follows where it runs
+            again.
         calls: tasks; a fused one may have several kernels.
         time_s: seconds on its stream, launches not counted. Collectives run beside kernels.
-        operations: floating-point operations of products, convolutions and attention; 0 of others, which are priced by their bytes.
+        operations: floating-point operations of products, convolutions and attention; 0 of others, which are priced by
+            their bytes.
         moved_bytes: read and written in the memory of the device.
     """
 
@@ -41,7 +36,7 @@ class OperatorTime:
 
 
 def operator_times(runs: Iterable[RepeatedSchedule], cost: CostModel) -> tuple[OperatorTime, ...]:
-    """Return the operators of a planned step, the one with the most seconds first; copies to the host are none of them."""
+    """Return a planned step's operators, those with the most seconds first, without copies to the host."""
     found: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0, 0])
     for run in runs:
         for task in run.schedule.graph.tasks:
@@ -68,7 +63,7 @@ def _name(task: Task) -> str:
         return "update"
     if task.call is None:
         return f"{task.kind}{again}"
-    if program_of(task.call) is not None:
+    if fused_calls_of(task.call) is not None:
         families = sorted({kernel.family.value for kernel in kernels_of(task)})
         return f"fused {', '.join(families)}{again}"
     return f"{task.call.operator.removeprefix('aten.').removesuffix('.default')}{again}"

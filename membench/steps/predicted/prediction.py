@@ -1,18 +1,22 @@
-"""What is predicted of a step on a device: its memory, from the planned schedules, and its time, from the simulated ones."""
+"""A step's prediction: its memory from the planned schedules, its time from the simulated ones."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import mean
 
-from membench.core.device import DeviceProfile
-from membench.core.schedule import RepeatedSchedule
-from membench.core.task_graph import Phase, TaskGraph
+from membench.core.graph.schedule import RepeatedSchedule
+from membench.core.graph.task_graph import Kind, Mode, Phase, TaskGraph
+from membench.core.hardware.allocator import DEFAULT, AllocatorSettings
+from membench.core.hardware.device import DeviceProfile
+from membench.core.step.torch_settings import unpredicted
+from membench.core.units import per_second
 from membench.cost.kernels import priced_by_bytes
 from membench.planning.memory.device_memory import device_memory
 from membench.planning.memory.holders import held_at_peak_bytes, returned_in_objects_bytes
-from membench.planning.memory.liveness import host_live_bytes
+from membench.planning.memory.liveness import host_peak_bytes
 from membench.steps.measurement import collectives_of
-from membench.steps.predicted.simulated_step import SimulatedStep
+from membench.steps.simulated_step import SimulatedStep
 
 
 @dataclass(frozen=True)
@@ -23,24 +27,32 @@ class Prediction:
         device: name of the device.
         batch_size: samples of the step.
         allocated_bytes: peak of the tensors and workspaces that the step holds.
-        reserved_bytes: peak of what PyTorch's caching allocator holds for them on the device, fragmentation included; of a
-            step that does not fit, on a device that has the memory.
+        reserved_bytes: peak of what PyTorch's caching allocator holds for them on the device, fragmentation included;
+            of a step that does not fit, on a device that has the memory.
         used_bytes: `reserved_bytes` and the context, as nvidia-smi shows; None: the device's context is not known.
         step_time_s: seconds of a step, on a device that has the memory if the step does not fit.
         fits: whether the device has the memory, after the caching allocator has returned what it does not use.
         capacity_bytes: memory of the device.
-        host_bytes: host memory of what has its home there, and of copies of what leaves the device.
-        parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
-        cache_bytes: of tensors that the step returns in objects: the keys and values of all sequences in a step of inference.
+        host_bytes: host memory of what has its home there, of copies of what leaves the device, and of states that
+            kernels read there: that of one host, of all its ranks together; of a pipeline, of the host whose ranks have
+            the most.
+        parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to
+            `allocated_bytes`.
+        cache_bytes: size of tensors that the step returns in objects: the keys and values of all sequences in a step of
+            inference.
         depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
-        priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and results. A
-            formula that `torch.utils.flop_counter.register_flop_formula` has registered adds that of operations.
+        priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and
+            results. A formula that `torch.utils.flop_counter.register_flop_formula` has registered adds that of
+            operations.
+        unpredicted: a sentence for each setting of torch that the program has made, that changes the step, and that is
+            not predicted.
         exposed_communication_s: seconds of a step in which a rank does nothing but take part in collectives.
-        utilization: the seconds that the step's operations would take at the device's rates of products, without those of
-            recomputation, over those that it takes (MFU).
-        stages: of a pipeline, the prediction of a rank of each place in it; otherwise empty.
+        utilization: the seconds that the step's operations would take at the device's rates of products, without those
+            of recomputation, over those that it takes (MFU).
+        stages: in a pipeline, the prediction of a rank of each place in it; otherwise empty.
 
-    Of several GPUs it is the prediction of one rank: all are alike, or else the one with the greatest memory.
+    Of several GPUs it is the prediction of one rank, but for `host_bytes`: all are alike, or else the one with the
+    greatest memory.
     """
 
     device: str
@@ -56,6 +68,7 @@ class Prediction:
     cache_bytes: int = 0
     depends_on_values: bool = False
     priced_by_bytes: tuple[str, ...] = ()
+    unpredicted: tuple[str, ...] = ()
     exposed_communication_s: float = 0.0
     utilization: float = 0.0
     stages: tuple["Prediction", ...] = ()
@@ -63,7 +76,17 @@ class Prediction:
     @property
     def samples_per_s(self) -> float:
         """Samples of the batch per second."""
-        return self.batch_size / self.step_time_s
+        return per_second(self.batch_size, self.step_time_s)
+
+
+def unpredicted_settings(graph: TaskGraph, allocator: AllocatorSettings) -> tuple[str, ...]:
+    """Return a sentence for each setting of torch in this process that changes a step, and is not predicted."""
+    kinds = {task.kind for task in graph.tasks}
+    return unpredicted(
+        trains=graph.mode is Mode.TRAINING,
+        convolves=Kind.CONVOLUTION in kinds,
+        allocates_as_described=allocator != DEFAULT,
+    )
 
 
 def of_stages(predictions: Iterable[Prediction]) -> Prediction:
@@ -73,14 +96,15 @@ def of_stages(predictions: Iterable[Prediction]) -> Prediction:
         max(stages, key=lambda stage: stage.reserved_bytes),
         fits=all(stage.fits for stage in stages),
         utilization=mean(stage.utilization for stage in stages),
-        stages=stages,
+        stages=stages if len(stages) > 1 else (),  # a single one has the micro-batches of a step
     )
 
 
 def after_rounds(rounds: float, first: Prediction, second: Prediction) -> Prediction:
     """Return what is a number of rounds of micro-batches behind a prediction, if a second one is one round behind it.
 
-    What the allocator reserves beyond what is allocated changes by chance from one round to the next, and is taken to stay.
+    What the allocator reserves beyond what is allocated changes by chance from one round to the next, and is taken to
+    stay.
     """
 
     def value_of(name: str, weigh: Callable[[Prediction], float] = lambda _: 1.0) -> float:
@@ -89,9 +113,7 @@ def after_rounds(rounds: float, first: Prediction, second: Prediction) -> Predic
 
     step_time_s = value_of("step_time_s")
     allocated_bytes = round(value_of("allocated_bytes"))
-    reserved_bytes = allocated_bytes + max(
-        each.reserved_bytes - each.allocated_bytes for each in (first, second)
-    )
+    reserved_bytes = allocated_bytes + max(each.reserved_bytes - each.allocated_bytes for each in (first, second))
     used_bytes = second.used_bytes and reserved_bytes + second.used_bytes - second.reserved_bytes
     parts = {name: (first.parts_bytes.get(name, 0), held) for name, held in second.parts_bytes.items()}
     return replace(
@@ -102,14 +124,15 @@ def after_rounds(rounds: float, first: Prediction, second: Prediction) -> Predic
         used_bytes=used_bytes,
         fits=second.fits and (used_bytes or reserved_bytes) <= second.capacity_bytes,
         parts_bytes={name: round(few + rounds * (more - few)) for name, (few, more) in parts.items()},
+        host_bytes=round(value_of("host_bytes")),
         step_time_s=step_time_s,
         exposed_communication_s=value_of("exposed_communication_s"),
-        utilization=value_of("utilization", lambda each: each.step_time_s) / step_time_s,
+        utilization=value_of("utilization", lambda each: each.step_time_s) / (step_time_s or inf),
     )
 
 
 def predicted(runs: tuple[RepeatedSchedule, ...], step: SimulatedStep, device: DeviceProfile) -> Prediction:
-    """Return the prediction of a planned step, which was simulated."""
+    """Return the prediction of a planned step, which was simulated, of a rank that is alone in its host."""
     largest = max((run.schedule for run in runs), key=lambda schedule: schedule.peak_bytes)
     memory = device_memory(runs, device)
     return Prediction(
@@ -122,12 +145,11 @@ def predicted(runs: tuple[RepeatedSchedule, ...], step: SimulatedStep, device: D
         fits=memory.fits,
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
-        host_bytes=max(max(host_live_bytes(run.schedule), default=0) for run in runs),
+        host_bytes=max(host_peak_bytes(run.schedule) for run in runs),
         cache_bytes=returned_in_objects_bytes(largest.graph),
         depends_on_values=largest.graph.depends_on_values,
         priced_by_bytes=priced_by_bytes(largest.graph.tasks),
-        utilization=sum(run.count * _at_peak_s(run.schedule.graph, device) for run in runs)
-        / step.step_time_s,
+        utilization=sum(run.count * _at_peak_s(run.schedule.graph, device) for run in runs) / (step.step_time_s or inf),
         exposed_communication_s=sum(
             run.count * timeline.exposed_s(collectives_of(run.schedule))
             for run, timeline in zip(runs, step.timelines, strict=True)
@@ -138,6 +160,4 @@ def predicted(runs: tuple[RepeatedSchedule, ...], step: SimulatedStep, device: D
 def _at_peak_s(graph: TaskGraph, device: DeviceProfile) -> float:
     """Return the seconds of a step's operations at the device's rates, without those that run again."""
     tasks = (task for task in graph.tasks if not task.is_recomputed and task.phase is not Phase.UPDATE)
-    return sum(
-        task.operations / device.product_ops_per_s(task.precision) for task in tasks if task.operations
-    )
+    return sum(task.operations / device.product_ops_per_s(task.precision) for task in tasks if task.operations)

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
-from membench.core.arguments import ExpectedArguments, is_dense
 from membench.core.errors import MembenchError, ModuleChanged, ShapeMismatch
-from membench.core.precision import Precision
-from membench.core.stored import stored_buffers, stored_weights
-from membench.core.task_graph import Role, TaskGraph
-from membench.core.torch_contexts import autocast_dtype
+from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import Role, TaskGraph
+from membench.core.libraries.torch_contexts import attention_switches, autocast_dtype
+from membench.core.libraries.transforms import check_no_transform
+from membench.core.step.arguments import ExpectedArguments, is_dense
+from membench.core.step.stored import stored_buffers, stored_weights
 
 _SHAPE = attrgetter("shape")
 _Memory = tuple[int, torch.Size, tuple[int, ...]]
@@ -27,10 +28,13 @@ class BoundState:
 
     Args:
         graph: whose blocks they are.
-        backend: of the same graph.
+        backend: backend of the same graph.
         captured: the step.
         module: as it was captured, placed for the backend.
         others: further tensors of the caller by block.
+
+    Attributes:
+        tensors: all of them by block.
     """
 
     def __init__(
@@ -44,13 +48,13 @@ class BoundState:
         self._graph = graph
         self._backend = backend
         weights, buffers = stored_weights(module), stored_buffers(module)
-        self._tensors: dict[int, Tensor] = {
+        self.tensors: dict[int, Tensor] = {
             **{block: weights[name] for name, block in captured.weights.items()},
             **{block: buffers[name] for name, block in captured.buffers.items()},
             **{block: backend.place(block, tensor) for block, tensor in captured.constants.items()},
             **others,
         }
-        self._captured_layouts = {block: _describe_layout(tensor) for block, tensor in self._tensors.items()}
+        self._captured_layouts = {block: _describe_layout(tensor) for block, tensor in self.tensors.items()}
         self._bound: dict[int, _Memory] = {}
 
     def bind(self, others: Mapping[int, Tensor] = MappingProxyType({})) -> bool:
@@ -59,7 +63,7 @@ class BoundState:
         Raises:
             ModuleChanged: a tensor has another shape, layout or dtype.
         """
-        tensors = {**self._tensors, **others}
+        tensors = {**self.tensors, **others}
         memory = dict(zip(tensors, _memory_of(tensors.values()), strict=True))
         if memory == self._bound:
             return False
@@ -84,9 +88,7 @@ class BoundState:
         now, captured = _describe_layout(tensor), self._captured_layouts.get(block)
         if captured and captured != now:
             name = self._graph.blocks[block].name
-            raise ModuleChanged(
-                f"{name!r} is {now}, but was {captured} when the step was captured; compile again"
-            )
+            raise ModuleChanged(f"{name!r} is {now}, but was {captured} when the step was captured; compile again")
 
 
 def exchange_buckets(graph: TaskGraph, backend: TensorBackend) -> dict[int, Tensor]:
@@ -100,9 +102,7 @@ def exchange_buckets(graph: TaskGraph, backend: TensorBackend) -> dict[int, Tens
     }
 
 
-def check_autocast(
-    device_type: str, precision: Precision | None, captured: Mapping[str, torch.dtype | None]
-) -> None:
+def check_autocast(device_type: str, precision: Precision | None, captured: Mapping[str, torch.dtype | None]) -> None:
     """Refuse a call within autocast that the capture was not within, or outside of it.
 
     Args:
@@ -115,8 +115,21 @@ def check_autocast(
     own = precision.autocast_dtype if precision else None
     if now != then and (own is None or now not in (None, own)):
         raise MembenchError(
-            f"the step is called with autocast to {now} and was captured with autocast to {own or then}; call it as it was "
-            "compiled, or compile it with precision='amp_bf16' or 'amp_fp16'"
+            f"the step is called with autocast to {now} and was captured with autocast to {own or then}; call it as it "
+            "was compiled, or compile it with precision='amp_bf16' or 'amp_fp16'"
+        )
+
+
+def check_attention(captured: tuple[bool, ...]) -> None:
+    """Refuse a call where the program allows other kernels of attention than at the capture.
+
+    Raises:
+        MembenchError: the call would not compute what the module computes there.
+    """
+    if attention_switches() != captured:
+        raise MembenchError(
+            "the program allows other kernels of attention now than when the step was captured (torch.nn.attention."
+            "sdpa_kernel, torch.backends.cuda.enable_*_sdp); call the step as it was compiled, or compile it again"
         )
 
 
@@ -125,9 +138,10 @@ def check_arguments(expected: ExpectedArguments, given: Any) -> list[Any]:
 
     Raises:
         ShapeMismatch: their number or nesting differs, or a shape, dtype, device or value.
-        MembenchError: one requires a gradient.
+        MembenchError: one requires a gradient, or the call is within a transform of torch.
     """
     leaves = expected.leaves_of(given)
+    check_untransformed(each for each in leaves if isinstance(each, Tensor))
     for position, (captured, argument) in enumerate(zip(expected.leaves, leaves, strict=True)):
         if _describe(captured) != _describe(argument):
             raise ShapeMismatch(
@@ -137,11 +151,16 @@ def check_arguments(expected: ExpectedArguments, given: Any) -> list[Any]:
         if isinstance(argument, Tensor):
             if argument.requires_grad and torch.is_grad_enabled():
                 raise MembenchError(
-                    f"{expected.place(position)} requires a gradient, which the step does not compute; detach it, or move "
-                    "the computation of it into the module"
+                    f"{expected.place(position)} requires a gradient, which the step does not compute; detach it, or "
+                    "move the computation of it into the module"
                 )
             leaves[position] = in_layout_of(captured, argument)
     return leaves
+
+
+def check_untransformed(tensors: Iterable[Tensor]) -> None:
+    """Refuse a compiled step within a transform of torch; see `check_no_transform`."""
+    check_no_transform("a compiled step", "call the module and its loss there", tensors)
 
 
 def in_layout_of(captured: Tensor, given: Tensor) -> Tensor:
@@ -157,7 +176,10 @@ def _remedy(captured: Any, argument: Any) -> str:
             return "move it there"
         if captured.dtype != argument.dtype:
             return f"convert it with .to({captured.dtype}), or compile a step for that dtype"
-        return "compile a step for each shape, or leave out a last batch that is smaller, or use shapes='any' or membench.wrap"
+        return (
+            "compile a step for each shape, or leave out a last batch that is smaller, "
+            "or use shapes='any' or membench.wrap"
+        )
     return "pass the same kind of value, or compile a step for it"
 
 

@@ -14,14 +14,15 @@ def pad_to_bucket(
 ) -> dict[str, Any]:
     """Return a batch whose sequences are padded at their end to the smallest of some lengths that is long enough.
 
-    For `wrap` and for ``compile(..., shapes="any")``, which capture each shape once: in place of one capture for each length
-    there is one for each bucket. The network computes on the padding as well, and its outputs have the bucket's length. Results
-    are the unpadded batch's, up to rounding, if the attention leaves padding out (a mask of zeros, or causal attention), no
-    other layer mixes positions (batch norm does, and dropout draws more numbers), and the loss ignores padded targets.
+    For `wrap` and for ``compile(..., shapes="any")``, which capture each shape once: in place of one capture for each
+    length there is one for each bucket. The network computes on the padding as well, and its outputs have the bucket's
+    length. Results are the unpadded batch's, up to rounding, if the attention leaves padding out (a mask of zeros, or
+    causal attention), no other layer mixes positions (batch norm does, and dropout draws more numbers), and the loss
+    ignores padded targets.
 
     Args:
         batch: tensors by name, and other values, which stay as they are.
-        lengths: of the buckets, in any order.
+        lengths: lengths of the buckets, in any order.
         values: the number that each tensor is padded with: ``{"input_ids": 0, "attention_mask": 0, "labels": -100}``.
         dim: along which those tensors are sequences.
 
@@ -36,7 +37,8 @@ def pad_to_bucket(
         if not isinstance(tensor, Tensor) or not -tensor.dim() <= dim < tensor.dim():
             what = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)
             raise MembenchError(
-                f"{name!r} is to be padded along dimension {dim}, but is {what} in the batch, which has {', '.join(batch)}"
+                f"{name!r} is to be padded along dimension {dim}, but is {what} in the batch, which has "
+                f"{', '.join(batch)}"
             )
         length = tensor.shape[dim]
         fitting = [each for each in lengths if each >= length]

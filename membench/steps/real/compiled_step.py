@@ -1,5 +1,6 @@
 """CompiledStep: a captured step under a schedule, callable by the user."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -11,43 +12,52 @@ from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.accelerator_memory import capacity_bytes
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
-from membench.capture.module_state import ModuleState
-from membench.core.arguments import Arguments, as_arguments, map_leaves
-from membench.core.call import Value
-from membench.core.errors import MembenchError, OutOfMemory
-from membench.core.opened import change, closed, let_go, objects_in
-from membench.core.schedule import RepeatedSchedule, Schedule
-from membench.core.stored import gradient_of, single_stored
-from membench.core.task_graph import RESULT_ROLES, Role
-from membench.core.timeline import Timeline
-from membench.core.torch_devices import GraphPool
-from membench.core.torch_internals import tree_map_only
-from membench.core.workload import Workload
-from membench.execution.cuda_graph import ReplayedProgram
-from membench.execution.executor import Program
+from membench.core.errors import MembenchError, OutOfMemory, ShapeMismatch
+from membench.core.graph.call import Value
+from membench.core.graph.schedule import RepeatedSchedule, Schedule
+from membench.core.graph.task_graph import RESULT_ROLES, Role
+from membench.core.graph.timeline import Timeline
+from membench.core.libraries.shared_memory import DistinctMemory, sharing, span_of, storage_span
+from membench.core.libraries.torch_devices import GraphPool
+from membench.core.libraries.torch_internals import tree_map_only
+from membench.core.step.arguments import Arguments, as_arguments, map_leaves
+from membench.core.step.opened import change, closed, let_go, objects_in
+from membench.core.step.stored import gradient_of, single_stored
+from membench.core.step.workload import Workload
+from membench.execution.cuda_graph import ReplayedSchedule
+from membench.execution.executor import BoundSchedule
 from membench.execution.measurement import peak_bytes
-from membench.steps.real.bound_state import BoundState, check_arguments, check_autocast, exchange_buckets
+from membench.steps.real.bound_state import (
+    BoundState,
+    check_arguments,
+    check_attention,
+    check_autocast,
+    check_untransformed,
+    exchange_buckets,
+)
 from membench.steps.real.real_step import RealStep
-from membench.steps.real.update import RealUpdate
+from membench.steps.real.real_update import RealUpdate
+from membench.steps.real.watched_state import WatchedState
 
 
 class CompiledStep(RealStep):
     """A captured step of training or inference that runs on the CPU or a GPU under a schedule.
 
-    Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as ``loss.backward()`` would, for
-    any optimizer; with an optimizer of its own it updates the weights, and frees the gradients. A step of inference returns
-    the module's output. On a GPU the call returns as soon as everything is issued.
+    Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as ``loss.backward()``
+    would, for any optimizer; with an optimizer of its own it updates the weights, and frees the gradients. A step of
+    inference returns the module's output. On a GPU the call returns as soon as everything is issued.
 
     Args:
         workload: placed for this schedule, see `place_workload`.
         graph_pool: replay the step as one CUDA graph, with memory from that pool; the gradients then lie in the same
             memory after every step. None: issue each step.
-        loss_accumulator: of a micro-batch: the scalar to which the step adds its loss, and which it returns.
+        loss_accumulator: for a micro-batch, the scalar to which the step adds its loss, and which it returns.
         begin: called before each step.
 
     Attributes:
         schedule: the program, which `plan` runs once; prints as text.
         backend: the backend that runs the step.
+        watched: what the step depends on besides its arguments' tensors.
     """
 
     def __init__(
@@ -63,24 +73,40 @@ class CompiledStep(RealStep):
         begin: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(workload, (RepeatedSchedule(schedule),), update)
-        self._begin = begin
-        self.schedule = schedule
-        self._captured = captured
-        self.backend = backend
-        self._program = Program(schedule, backend)
+        self.schedule, self.backend = schedule, backend
+        self._captured, self._begin = captured, begin
+        self._program = BoundSchedule(schedule, backend)
         if update is not None and backend.disk is not None:
             update.follow_states(schedule.graph, backend.disk)
-        self._replayed: ReplayedProgram | None = None
+        self._replayed: ReplayedSchedule | None = None
         if graph_pool is not None:
             assert isinstance(backend, AcceleratorBackend), "a CUDA graph is one of a GPU"
-            self._replayed = ReplayedProgram(self._program, backend, graph_pool)
-        self._module_state = ModuleState(workload.module, workload.loss)
+            self._replayed = ReplayedSchedule(self._program, backend, graph_pool)
+        self.watched = WatchedState(workload, captured.recorded)
         self._weights = dict(workload.module.named_parameters())
-        accumulated = {}
+        accumulated = exchange_buckets(schedule.graph, backend)
         if loss_accumulator is not None and schedule.graph.loss is not None:
             accumulated[schedule.graph.loss.block] = loss_accumulator
-        accumulated |= exchange_buckets(schedule.graph, backend)
         self._state = BoundState(schedule.graph, backend, captured, workload.module, accumulated)
+        self._find_gradients(keeps=graph_pool is not None)
+        example = (*self._expected_inputs.leaves, *self._expected_targets.leaves)
+        self._sharing = sharing([each for each in example if isinstance(each, Tensor)])
+        results = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
+        arguments = {block for block in self.argument_blocks if block is not None} - schedule.graph.given_up
+        self._step_blocks = [*results, *arguments]
+        written = {block for task in schedule.graph.tasks for block in task.writes}
+        in_objects = written.intersection(captured.inputs) if objects_in(workload.inputs) else set()
+        self._written = in_objects - schedule.graph.given_up
+        if graph_pool is not None and (self._written or schedule.graph.given_up):
+            raise MembenchError("the step changes its inputs, of which a CUDA graph has copies; leave cuda_graph out")
+
+    def _find_gradients(self, *, keeps: bool) -> None:
+        """Find where gradients of weights are.
+
+        Args:
+            keeps: accumulators are used again.
+        """
+        schedule, backend, captured = self.schedule, self.backend, self._captured
         gradients = {n: v for n, v in schedule.graph.gradients if v}
         roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
         self._accumulators = {n: v for n, v in gradients.items() if roles[n] is Role.ACCUMULATED}
@@ -90,20 +116,10 @@ class CompiledStep(RealStep):
             if roles[n] is Role.WEIGHT_GRADIENT
         ]
         # a CUDA graph contains addresses, and page-locked memory is kept: such accumulators are used again
-        self._keeps_accumulators = graph_pool is not None or any(
+        self._keeps_accumulators = keeps or any(
             backend.is_host_resident(value.block) for value in self._accumulators.values()
         )
         self._kept_accumulators: dict[str, Tensor] = {}
-        self._step_blocks = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
-        arguments = {block for block in self.argument_blocks if block is not None} - schedule.graph.given_up
-        self._step_blocks += arguments
-        written = {block for task in schedule.graph.tasks for block in task.writes}
-        in_objects = written.intersection(captured.inputs) if objects_in(workload.inputs) else set()
-        self._written = in_objects - schedule.graph.given_up
-        if graph_pool is not None and (self._written or schedule.graph.given_up):
-            raise MembenchError(
-                "the step changes its inputs, such as a cache, and a CUDA graph would change copies of them; leave cuda_graph out"
-            )
 
     def __call__(self, inputs: Any, targets: Any = ()) -> Any:
         """Run one step on new data and return the loss, a scalar without history, or the module's output.
@@ -114,7 +130,8 @@ class CompiledStep(RealStep):
 
         Raises:
             ShapeMismatch: the data does not have the captured shapes and dtypes.
-            ModuleChanged: the module has changed since the capture.
+            ModuleChanged: the module, or what it reads of Python, has changed since the capture.
+            StepOutdated: it has changed in a way that was not seen at once; see `WatchedState`.
             MembenchError: the data requires a gradient, or the call is within autocast and the capture was not.
         """
         if self._replayed:
@@ -143,10 +160,28 @@ class CompiledStep(RealStep):
             return self.backend.timeline(self._run_example(timed=True))
 
     def _measure_peak(self) -> int:
-        graph = self.schedule.graph
-        copied_bytes = sum(graph.blocks[block].size_bytes for block in self._written)
-        peak = peak_bytes(self._run_example, self.backend.device, self.backends)
-        return graph.external_bytes - copied_bytes + peak
+        held_bytes = self.held_bytes(self.workload.inputs, self.workload.targets)
+        return held_bytes + peak_bytes(self._run_example, self.backend.device, self.backends)
+
+    def held_bytes(self, inputs: Any, targets: Any) -> int:
+        """Return the bytes that the caller's tensors hold on the device for a step, each byte once.
+
+        Of data that the step changes it makes copies, which count as the step's.
+        """
+        blocks, memory = self.schedule.graph.blocks, DistinctMemory()
+        arguments = zip(self.argument_blocks, self._arguments(inputs, targets), strict=True)
+        tensors = [(block, each) for block, each in arguments if block is not None]
+        tensors += self._state.tensors.items()
+        gradients = ((value.block, self._weights[name].grad) for name, value in self._accumulators.items())
+        tensors += [(block, single_stored(each)) for block, each in gradients if each is not None]
+        held = [(blocks[block], each) for block, each in tensors if block not in self._written]
+        if self._update:
+            held += self._update.states(self.schedule.graph)
+        total_bytes = self.schedule.graph.overhead_bytes
+        for block, each in sorted(held, key=lambda pair: pair[0].is_external):  # first those in host memory
+            size_bytes = memory.add(storage_span(each) if block.role is Role.CONSTANT else span_of(each))
+            total_bytes += size_bytes if block.is_external else 0
+        return total_bytes
 
     def _timelines(self) -> tuple[Timeline, ...]:
         return (self.timeline(),)
@@ -185,16 +220,20 @@ class CompiledStep(RealStep):
     def _issued(self, inputs: Any, targets: Any, *, timed: bool) -> Iterator[tuple[int, ...]]:
         """Issue one step, whose results can be read within, and release its memory afterwards.
 
-        Locked for one thread at a time. A step that is interrupted (Ctrl-C, a label out of range) does not affect the next.
+        Locked for one thread at a time. A step that is interrupted (Ctrl-C, a label out of range) does not affect the
+        next.
 
         Raises:
-            ModuleChanged, ShapeMismatch, MembenchError: see `__call__`.
+            ModuleChanged, StepOutdated, ShapeMismatch, MembenchError: see `__call__`.
             OutOfMemory: the device's memory is exhausted.
         """
         with self._one_at_a_time:
             self.workload.check_gradients_are_allowed()
+            check_untransformed(self._weights.values())
             check_autocast(self.backend.device.type, self.workload.precision, self._autocast_to)
-            self._module_state.check()
+            check_attention(self._attention)
+            self.watched.check()
+            start_s = time.perf_counter()
             arguments = self._arguments(inputs, targets)
             if self.schedule.graph.objects_after:
                 let_go(as_arguments(inputs))  # the step frees what they hold, and puts other tensors there
@@ -202,6 +241,7 @@ class CompiledStep(RealStep):
                 yield self._issue(arguments, timed=timed)
                 if not (self._replayed and self._replayed.keeps_results):
                     self._release()
+                self.watched.ran(time.perf_counter() - start_s)
             except BaseException as error:
                 self._abandon()
                 if not isinstance(error, torch.OutOfMemoryError):
@@ -211,14 +251,21 @@ class CompiledStep(RealStep):
                 ) from error
 
     def _arguments(self, inputs: Any, targets: Any) -> list[Any]:
-        """Return the arguments of `argument_blocks`, checked."""
-        return [
-            *check_arguments(self._expected_inputs, inputs),
-            *check_arguments(self._expected_targets, targets),
-        ]
+        """Return the arguments of `argument_blocks`, checked.
+
+        Raises:
+            ShapeMismatch: see `check_arguments`, or tensors that shared memory in the example do not.
+        """
+        arguments = [*check_arguments(self._expected_inputs, inputs), *check_arguments(self._expected_targets, targets)]
+        if self._sharing and sharing([each for each in arguments if isinstance(each, Tensor)]) != self._sharing:
+            raise ShapeMismatch(
+                "tensors of the example are the same or share memory, which the step counts once, and those of this "
+                "call do not in that way; compile with an example like the calls, or use shapes='any' or membench.wrap"
+            )
+        return arguments
 
     def _issue(self, arguments: list[Any], *, timed: bool) -> tuple[int, ...]:
-        """Issue one step on arguments, which are cleared; a timed one is not replayed, because a CUDA graph contains no clock."""
+        """Issue one step on arguments and clear them; a timed one is not replayed, as a CUDA graph has no clock."""
         if self._begin:
             self._begin()
         replayed = None if timed else self._replayed

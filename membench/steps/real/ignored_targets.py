@@ -1,13 +1,13 @@
-"""Targets that a loss ignores: the mean over the others is not a mean over samples, to which micro-batches would add up."""
+"""Targets that a loss ignores: micro-batches do not add up to a mean over the other samples."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from membench.core.call import Value
 from membench.core.errors import MembenchError, UnsupportedModel
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.call import Value
+from membench.core.graph.task_graph import TaskGraph
 
 _NEGATIVE_LOG_LIKELIHOODS = ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
 """Losses over classes; called with scores, targets, weights of classes, reduction and the ignored target."""
@@ -19,7 +19,7 @@ class IgnoredTargets:
     """The arguments of a step in micro-batches from which a loss takes classes, and the class that it ignores.
 
     Args:
-        graph: of a micro-batch.
+        graph: a micro-batch's graph.
         arguments: the block of each leaf of the step's arguments; None if it is not a tensor.
 
     Raises:
@@ -57,7 +57,8 @@ class IgnoredTargets:
             given = leaves[position]
             if isinstance(given, Tensor) and (count := int((given == ignored).sum())):
                 raise MembenchError(
-                    f"{count} of {given.numel()} targets are {ignored}, which the loss ignores: the mean over the others is not a "
-                    "mean over the samples, and micro-batches would not add up to it; run the whole batch, or use membench.wrap "
-                    "on smaller batches, with the sum of the losses over the number of targets that count"
+                    f"{count} of {given.numel()} targets are {ignored}, which the loss ignores: the mean over the "
+                    "others is not a mean over the samples, and micro-batches would not add up to it; run the whole "
+                    "batch, or use membench.wrap on smaller batches, with the sum of the losses over the number of "
+                    "targets that count"
                 )

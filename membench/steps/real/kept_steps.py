@@ -7,10 +7,11 @@ from collections.abc import Callable, Hashable, Iterator
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
 from torch import Tensor
 
-from membench.core.arguments import is_dense, named_leaves
 from membench.core.errors import MembenchError
+from membench.core.step.arguments import is_dense, named_leaves
 
 MOST_KEPT = 32
 """The most steps that are kept of one module."""
@@ -46,10 +47,11 @@ def kind_of(leaf: Any, *, with_gradient: bool = False) -> Hashable:
             hash(leaf)
         except TypeError as error:
             raise MembenchError(
-                f"an argument cannot be compared from call to call ({error}); pass tensors, numbers and strings, or tuples, "
-                "lists and dicts of them"
+                f"an argument cannot be compared from call to call ({error}); pass tensors, numbers and strings, or "
+                "tuples, lists and dicts of them"
             ) from error
-        return type(leaf), leaf
+        # zero has two signs, and what is not a number does not equal itself
+        return type(leaf), repr(leaf) if isinstance(leaf, float | complex | np.inexact) else leaf
     if not is_dense(leaf):
         return leaf.layout, leaf.is_nested  # refused by the capture
     return leaf.dtype, leaf.shape, leaf.stride(), leaf.device, with_gradient and leaf.requires_grad

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from membench.capture.module_state import preserve_state
-from membench.core.arguments import call_with
+from membench.capture.state.module_state import preserve_state
 from membench.core.errors import UnsupportedModel
-from membench.core.opened import opened
-from membench.core.torch_internals import tree_flatten
-from membench.core.workload import Workload
+from membench.core.libraries.torch_internals import tree_flatten
+from membench.core.step.arguments import call_with
+from membench.core.step.opened import opened
+from membench.core.step.workload import Workload
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 _TOLERANCE_OF_HALF_PRECISION = 2e-2
@@ -21,9 +21,9 @@ _TOLERANCE_OF_HALF_PRECISION = 2e-2
 def check_mean_over_samples(workload: Workload, first: int, second: int) -> None:
     """Compare the loss of two micro-batches of the example with the loss of both together; leaves the module as it is.
 
-    Losses of outputs that have one row for each sample are compared on the outputs of the micro-batches. A loss that the
-    module computes is compared in evaluation mode, in which samples do not depend on each other through batch norm; a module
-    that fails in that mode is not checked.
+    Losses of outputs that have one row for each sample are compared on the outputs of the micro-batches. A loss that
+    the module computes is compared in evaluation mode, in which samples do not depend on each other through batch norm;
+    a module that fails in that mode is not checked.
 
     Args:
         workload: the whole batch.
@@ -80,14 +80,15 @@ def _refuse_difference(parts: list[Tensor], wholes: list[Tensor], sizes: tuple[i
     if not is_random and abs(whole - mean) > tolerance * max(map(abs, (whole, *of_parts))):
         raise UnsupportedModel(
             "loss",
-            f"micro-batches add up to a mean over the samples, but of {first + second} samples of the example the loss is "
+            f"micro-batches add up to a mean over the samples, but of {first + second} samples of the example the loss "
+            f"is "
             f"{whole:.6g}, and the mean of the losses of {first} and {second} of them {mean:.6g}",
             "take the mean over the samples, or run the whole batch",
         )
 
 
 def _joined(outputs: list[Any], sizes: tuple[int, int]) -> Any:
-    """Return the output of the samples of both outputs; None if it holds anything but tensors whose first dimension is the batch."""
+    """Return the samples of both outputs as one, None if it holds more than tensors of samples."""
     (ours, structure), (theirs, _) = (tree_flatten(opened(output)) for output in outputs)
     for leaves, size in zip((ours, theirs), sizes, strict=True):
         if not all(isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == size for leaf in leaves):

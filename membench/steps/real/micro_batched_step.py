@@ -7,25 +7,25 @@ from typing import Any
 from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
-from membench.core.arguments import Arguments
-from membench.core.schedule import RepeatedSchedule
-from membench.core.timeline import Timeline
-from membench.core.workload import Workload
+from membench.core.graph.schedule import RepeatedSchedule
+from membench.core.graph.timeline import Timeline
+from membench.core.step.arguments import Arguments
+from membench.core.step.workload import Workload
 from membench.execution.measurement import peaks_bytes
 from membench.steps.real.bound_state import check_arguments
 from membench.steps.real.compiled_step import CompiledStep
 from membench.steps.real.ignored_targets import IgnoredTargets
 from membench.steps.real.mean_loss import check_mean_over_samples
 from membench.steps.real.real_step import RealStep
-from membench.steps.real.update import RealUpdate
+from membench.steps.real.real_update import RealUpdate
 
 
 class MicroBatchedStep(RealStep):
     """A step in micro-batches that runs on the CPU or a GPU: called like a `CompiledStep`.
 
-    Gradients accumulate in ``.grad`` over the micro-batches, each weighted by its share of the samples. For networks that
-    treat samples independently they are the whole batch's; batch norm takes its statistics from each micro-batch, and
-    updates its running statistics once per micro-batch. An optimizer updates the weights once, after the last one.
+    Gradients accumulate in ``.grad`` over the micro-batches, each weighted by its share of the samples. For networks
+    that treat samples independently they are the whole batch's; batch norm takes its statistics from each micro-batch,
+    and updates its running statistics once per micro-batch. An optimizer updates the weights once, after the last one.
 
     Args:
         workload: the whole batch, placed for the schedules.
@@ -83,14 +83,19 @@ class MicroBatchedStep(RealStep):
         return self(self.workload.inputs, self.workload.targets)
 
     def _measure_peak(self) -> int:
-        runs = self._runs(self.workload.inputs, self.workload.targets)
-        peaks = peaks_bytes(runs, self.backends[0].device, self.backends)
-        made_bytes = self._update.made_accumulators_bytes(self.plan[0].schedule.graph) if self._update else 0
-        # each schedule counts the samples of its own micro-batch among the caller's tensors
-        return max(
-            run.schedule.graph.external_bytes - made_bytes + peak
-            for run, peak in zip(self.plan, peaks, strict=True)
+        held_bytes = []
+        start = 0
+        for step, run in zip(self._steps, self.plan, strict=True):  # each counts the samples of its own micro-batch
+            stop = start + run.schedule.graph.batch_size
+            inputs, targets = (
+                self.workload.samples(each, start, stop) for each in (self.workload.inputs, self.workload.targets)
+            )
+            held_bytes.append(step.held_bytes(inputs, targets))
+            start += run.samples
+        peaks = peaks_bytes(
+            self._runs(self.workload.inputs, self.workload.targets), self.backends[0].device, self.backends
         )
+        return max(held + peak for held, peak in zip(held_bytes, peaks, strict=True))
 
     def _timelines(self) -> tuple[Timeline, ...]:
         return tuple(step.timeline() for step in self._steps)

@@ -7,9 +7,9 @@ from torch import nn
 
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
-from membench.core.arguments import map_leaves
-from membench.core.stored import stored_buffers, stored_weights
-from membench.core.workload import Workload
+from membench.core.step.arguments import map_leaves
+from membench.core.step.stored import stored_buffers, stored_weights
+from membench.core.step.workload import Workload
 
 
 def place_module(module: nn.Module, captured: CapturedStep, backend: TensorBackend) -> None:
@@ -33,8 +33,12 @@ def place_workload(workload: Workload, captured: CapturedStep, backend: TensorBa
     """
     place_module(workload.module, captured, backend)
 
+    placed: dict[int, Any] = {}  # by identity: one that is passed twice stays one
+
     def place(argument: Any, block: int | None) -> Any:
-        return argument if block is None else backend.place(block, argument)
+        if block is not None and id(argument) not in placed:
+            placed[id(argument)] = backend.place(block, argument)
+        return placed[id(argument)] if block is not None else argument
 
     return replace(
         workload,

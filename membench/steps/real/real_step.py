@@ -7,17 +7,17 @@ from typing import NoReturn
 
 from membench.backends.real import real_backends
 from membench.backends.tensor_backend import TensorBackend
-from membench.capture.module_state import preserve_state
-from membench.core.arguments import ExpectedArguments
+from membench.capture.state.module_state import preserve_state
 from membench.core.errors import MembenchError
+from membench.core.graph.schedule import RepeatedSchedule
+from membench.core.graph.timeline import Timeline
+from membench.core.libraries.torch_contexts import attention_switches, autocast_dtype
 from membench.core.record import Source
-from membench.core.schedule import RepeatedSchedule
-from membench.core.timeline import Timeline
-from membench.core.torch_contexts import autocast_dtype
-from membench.core.workload import Workload
+from membench.core.step.arguments import ExpectedArguments
+from membench.core.step.workload import Workload
 from membench.execution.measurement import Throughput, throughput
 from membench.steps.measurement import StepMeasurement, one_run, whole_step
-from membench.steps.real.update import RealUpdate
+from membench.steps.real.real_update import RealUpdate
 
 _WINDOWS, _STEPS_PER_WINDOW = 3, 2
 
@@ -42,6 +42,7 @@ class RealStep(ABC):
         self._expected_inputs = ExpectedArguments("inputs", workload.inputs)
         self._expected_targets = ExpectedArguments("targets", workload.targets)
         self._one_at_a_time = Lock()
+        self._attention = attention_switches()
         self._autocast_to = {device: autocast_dtype(device) for device in real_backends()}
 
     def __reduce__(self) -> NoReturn:
@@ -51,8 +52,8 @@ class RealStep(ABC):
             MembenchError: always; contains an alternative.
         """
         raise MembenchError(
-            "a step cannot be copied or pickled: it is bound to its module and this process; copy the module and compile "
-            "the copy (the schedules in step.plan can be pickled)"
+            "a step cannot be copied or pickled: it is bound to its module and this process; copy the module and "
+            "compile the copy (the schedules in step.plan can be pickled)"
         )
 
     @property
@@ -105,13 +106,13 @@ class RealStep(ABC):
         return whole_step(runs, samples, peak)
 
     def restore(self) -> None:
-        """Give the optimizer its states back that the step keeps on a disk, in host memory, until the step is called again.
+        """Give the optimizer back, in host memory, the states that the step keeps on a disk, until the next call.
 
-        Until then each is an empty tensor, of shape (0,). ``optimizer.state_dict()`` and `close` do this too. So does nothing
-        else: call it before the states are read, pickled or copied in another way, or used by another step.
+        Until then each is an empty tensor, of shape (0,). ``optimizer.state_dict()`` and `close` do this too. So does
+        nothing else: call it before the states are read, pickled or copied in another way, or used by another step.
 
-        After a step that has failed, such as on a full or broken disk, each state is that which belongs to its weight: both are
-        as before the step, or both are updated.
+        After a step that has failed, such as on a full or broken disk, each state is that which belongs to its weight:
+        both are as before the step, or both are updated.
 
         Raises:
             DiskFailed: the disk is broken.

@@ -3,15 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from membench.backends.tensor_backend import TensorBackend
-from membench.core.arguments import as_arguments
-from membench.core.errors import ModuleChanged
-from membench.core.opened import opened
-from membench.core.torch_contexts import autocast_dtype
-from membench.core.torch_internals import tree_flatten
+from membench.core.errors import ModuleChanged, StepOutdated
+from membench.core.libraries.shared_memory import sharing
+from membench.core.libraries.torch_contexts import autocast_dtype
+from membench.core.libraries.torch_internals import tree_flatten
+from membench.core.step.arguments import as_arguments, is_dense
+from membench.core.step.opened import opened
 from membench.steps.measurement import StepMeasurement
+from membench.steps.real.bound_state import check_untransformed
 from membench.steps.real.compiled_step import CompiledStep
 from membench.steps.real.kept_steps import KeptSteps, described, kind_of
 from membench.steps.real.micro_batched_step import MicroBatchedStep
@@ -19,27 +22,23 @@ from membench.steps.real.real_step import RealStep
 
 
 class ShapedStep:
-    """A step for any batch: called like a `CompiledStep`, it captures and plans each new kind of batch when it gets one.
+    """A `CompiledStep` for any batch: each new kind of batch is captured and planned when it comes.
 
-    A kind is shapes, dtypes and layouts of the batch, modes of layers, frozen weights, and autocast. `measure` and `plan` are
-    those of the example batch.
+    A kind is shapes, dtypes and layouts of the batch, modes of layers, frozen weights, autocast and the default dtype.
+    `measure` and `plan` are those of the example batch.
 
     Args:
         build: returns the step of an example batch.
-        module: of the steps.
+        module: the steps' module.
         inputs, targets: the example batch.
 
     Attributes:
-        workload, plan: of the example batch; see `RealStep`.
+        workload, plan: those of the example batch; see `RealStep`.
         predicted_peak_bytes: the largest of the steps that have been made.
     """
 
     def __init__(
-        self,
-        build: Callable[[Any, Any], CompiledStep | MicroBatchedStep],
-        module: nn.Module,
-        inputs: Any,
-        targets: Any,
+        self, build: Callable[[Any, Any], CompiledStep | MicroBatchedStep], module: nn.Module, inputs: Any, targets: Any
     ) -> None:
         self._build = build
         self._module = module
@@ -54,10 +53,15 @@ class ShapedStep:
         """Run one step on new data; see `CompiledStep`.
 
         Raises:
+            StepOutdated: earlier steps may have been wrong; the next call captures anew.
             MembenchError: see `compile`, for a batch of a new kind.
         """
+        check_untransformed(())
         try:
             return self._step_for(inputs, targets)(inputs, targets)
+        except StepOutdated:
+            self._forget()
+            raise
         except ModuleChanged:
             self._forget()
             return self._step_for(inputs, targets)(inputs, targets)
@@ -93,10 +97,12 @@ class ShapedStep:
         return (
             structure,
             tuple([kind_of(leaf) for leaf in leaves]),
+            sharing([leaf for leaf in leaves if isinstance(leaf, Tensor) and is_dense(leaf)]),
             tuple([layer.training for layer in self._layers]),
             tuple([weight.requires_grad for weight in self._weights]),
             autocast_dtype("cpu"),
             autocast_dtype("cuda"),
+            torch.get_default_dtype(),
         )
 
     def _step_for(self, inputs: Any, targets: Any) -> CompiledStep | MicroBatchedStep:

@@ -1,4 +1,4 @@
-"""Derivatives of a wrapped module's gradients: the module runs once more, in plain PyTorch, which records its backward pass."""
+"""Derivatives of a wrapped module's gradients: it runs again in plain PyTorch, which records them."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from membench.capture.capture import CapturedStep
-from membench.core.arguments import call_with
-from membench.core.call import Value
 from membench.core.errors import MembenchError
-from membench.core.opened import opened
-from membench.core.random_operators import forked_random_state, random_state, set_random_state
-from membench.core.task_graph import Kind, Phase
-from membench.core.torch_internals import tensor_version, tree_flatten, tree_leaves
-from membench.core.workload import Workload
+from membench.core.graph.call import Value
+from membench.core.graph.task_graph import Kind, Phase
+from membench.core.libraries.random_operators import forked_random_state, random_state, set_random_state
+from membench.core.libraries.torch_internals import tensor_version, tree_flatten, tree_leaves
+from membench.core.step.arguments import call_with
+from membench.core.step.opened import opened
+from membench.core.step.workload import Workload
 
 _log = logging.getLogger("membench")
 
@@ -28,22 +28,22 @@ class Noted:
     """What the module computed with in a call.
 
     Attributes:
-        leaves: of the arguments; of tensors weak references, so that a call holds no memory for this.
+        leaves: leaves of the arguments; for tensors, weak references, so that a call holds no memory for this.
         versions: how often tensors of the caller and of the module had been overwritten.
-        random_state: of torch's generator before the call; None if the module draws no number.
+        random_state: state of torch's generator before the call; None if the module draws no number.
     """
 
     leaves: tuple[Any, ...]
     versions: tuple[int, ...]
-    random_state: bytes | None
+    random_state: torch.Generator | Tensor | None
 
 
 class SecondDerivatives:
     """Computes a call's gradients with a history, for ``create_graph=True``.
 
     Args:
-        workload: of the call; its tensors need no memory.
-        captured: of the workload.
+        workload: the call's workload; its tensors need no memory.
+        captured: capture of the workload.
         asked: positions of the arguments that get a gradient.
         trained: weights that get one.
         outputs: values of the graph, in the order in which a call's outputs have gradients.
@@ -65,14 +65,9 @@ class SecondDerivatives:
         forward = [task for task in captured.graph.tasks if task.phase is Phase.FORWARD]
         self._draws = any(task.random for task in forward)
         changed = {block for task in forward for block in task.writes}.intersection(captured.buffers.values())
-        buffers = [
-            (buffer, captured.buffers[name] in changed) for name, buffer in self._module.named_buffers()
-        ]
+        buffers = [(buffer, captured.buffers[name] in changed) for name, buffer in self._module.named_buffers()]
         self._changed = [buffer for buffer, is_changed in buffers if is_changed]
-        self._unchanged = [
-            *self._module.parameters(),
-            *(buffer for buffer, is_changed in buffers if not is_changed),
-        ]
+        self._unchanged = [*self._module.parameters(), *(buffer for buffer, is_changed in buffers if not is_changed)]
         self._uses_what_it_changes = any(
             task.kind is not Kind.BATCH_NORM
             and changed.intersection(task.reads)
@@ -94,17 +89,18 @@ class SecondDerivatives:
         """Return the gradients of inputs and weights, with a history.
 
         Args:
-            gradients: of the outputs; None where the caller's loss does not depend on one.
+            gradients: gradients of the outputs; None where the caller's loss does not depend on one.
 
         Raises:
-            MembenchError: an argument was dropped or overwritten since the call, or the module's buffers change its output.
+            MembenchError: an argument was dropped or overwritten since the call, or the module's buffers change its
+                output.
         """
         leaves = self._leaves(noted)
         if not self._is_told:
             self._is_told = True
             _log.warning(
-                "create_graph=True: %s runs once more in plain PyTorch, without a strategy, since derivatives of its gradients "
-                "are asked for; what that keeps is not part of the predicted memory",
+                "create_graph=True: %s runs once more in plain PyTorch, without a strategy, since derivatives of its "
+                "gradients are asked for; what that keeps is not part of the predicted memory",
                 type(self._module).__name__,
             )
         with self._as_before(noted):
@@ -130,20 +126,21 @@ class SecondDerivatives:
         """Return the arguments of the call, if they are what they were."""
         if self._uses_what_it_changes:
             raise MembenchError(
-                "create_graph=True asks for derivatives of a wrapped module's gradients, for which it runs once more; its buffers "
-                "change in each run and its output with them; call the module that was wrapped: it has the same weights"
+                "create_graph=True asks for derivatives of a wrapped module's gradients, for which it runs once more; "
+                "its buffers change in each run and its output with them; call the module that was wrapped: it has "
+                "the same weights"
             )
         leaves = [leaf() if isinstance(leaf, ref) else leaf for leaf in noted.leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if len(tensors) < sum(isinstance(leaf, ref) for leaf in noted.leaves):
             raise MembenchError(
-                "create_graph=True asks for derivatives of a wrapped module's gradients, for which it runs once more, and an "
-                "argument of that call is gone; keep a reference to each"
+                "create_graph=True asks for derivatives of a wrapped module's gradients, for which it runs once more, "
+                "and an argument of that call is gone; keep a reference to each"
             )
         if noted.versions != tuple(map(tensor_version, (*tensors, *self._unchanged))):
             raise MembenchError(
-                "create_graph=True asks for derivatives of a wrapped module's gradients, for which it runs once more, and an "
-                "argument, weight or buffer has been overwritten since its call; ask before that"
+                "create_graph=True asks for derivatives of a wrapped module's gradients, for which it runs once more, "
+                "and an argument, weight or buffer has been overwritten since its call; ask before that"
             )
         return leaves
 
@@ -164,11 +161,10 @@ class SecondDerivatives:
             buffer.data.copy_(before)  # autograd has saved it, without use for its contents
 
 
-def _random_state(device: torch.device) -> bytes:
-    """Return the generator's state outside of torch's memory, of which a call holds no more than its schedule."""
-    found: bytes = random_state(device.type).numpy().tobytes()
-    return found
+def _random_state(device: torch.device) -> torch.Generator | Tensor:
+    """Return the generator's state in memory that the device's allocator, and the schedule, do not count."""
+    return torch.default_generator.clone_state() if device.type == "cpu" else random_state(device.type)
 
 
-def _set_random_state(state: bytes, device: torch.device) -> None:
-    set_random_state(torch.frombuffer(bytearray(state), dtype=torch.uint8), device.type)
+def _set_random_state(state: torch.Generator | Tensor, device: torch.device) -> None:
+    set_random_state(state.get_state() if isinstance(state, torch.Generator) else state, device.type)

@@ -27,8 +27,8 @@ class Calls(Protocol):
 class _Forward:
     """The attribute ``forward`` of wrapped modules, which a program may replace (accelerate puts autocast around it).
 
-    It takes precedence over the dict of attributes, which is that of the module that was wrapped as well: a replaced forward
-    would be captured from there.
+    It takes precedence over the dict of attributes, which is that of the module that was wrapped as well: a replaced
+    forward would be captured from there.
 
     Attributes:
         replaced: what the program has put in its place; None if nothing.
@@ -62,6 +62,19 @@ def _nothing_to_compile(_: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Compile nothing, in place of `nn.Module.compile`: to torch.compile a wrapped module's call is a graph break."""
 
 
+def _refuse_pickle(*_: object) -> NoReturn:
+    raise MembenchError(
+        "a wrapped module cannot be pickled: it is bound to this process; save its state_dict(), or the module that "
+        "was wrapped"
+    )
+
+
+def _refuse_script(_: object) -> NoReturn:
+    raise MembenchError(
+        "a wrapped module cannot be scripted: it runs by a schedule; script the module that was wrapped"
+    )
+
+
 def sharing_attributes(module: Module, calls: Calls) -> Module:
     """Return an object of a subclass of the module's class that has the module's own dict of attributes.
 
@@ -81,12 +94,6 @@ def sharing_attributes(module: Module, calls: Calls) -> Module:
             again.forward = copy.deepcopy(forward.replaced, memo)
         return again
 
-    def reduce(*_: object) -> NoReturn:
-        raise MembenchError(
-            "a wrapped module cannot be pickled: it is bound to this process; save its state_dict(), or the module that was "
-            "wrapped"
-        )
-
     attributes = {
         "__doc__": kind.__doc__,
         "__module__": kind.__module__,
@@ -95,7 +102,8 @@ def sharing_attributes(module: Module, calls: Calls) -> Module:
         "compile": _nothing_to_compile,
         "__call__": torch.compiler.disable(kind.__call__, reason="it runs under a schedule of membench"),
         "__deepcopy__": deep_copy,
-        "__reduce_ex__": reduce,
+        "__reduce_ex__": _refuse_pickle,
+        "__prepare_scriptable__": _refuse_script,
         "wrapped_calls": calls,
     }
     metaclass: Any = type(kind)

@@ -7,8 +7,9 @@
 Each call has a backend of its own from its forward to its backward pass, so that several calls may wait for theirs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
 from weakref import finalize
@@ -20,18 +21,20 @@ from membench.backends.accelerator_memory import capacity_bytes
 from membench.backends.real import real_backend
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
-from membench.capture.module_state import ModuleState
-from membench.core.call import Value
 from membench.core.errors import MembenchError, OutOfMemory
-from membench.core.opened import closed
-from membench.core.schedule import Compute, Schedule
-from membench.core.stored import stored_buffers, stored_weights
-from membench.core.task_graph import RESULT_ROLES, TaskGraph
-from membench.core.torch_internals import tree_leaves, tree_map_only
-from membench.core.workload import Workload
-from membench.execution.executor import Program
+from membench.core.graph.call import Value
+from membench.core.graph.schedule import Compute, Schedule
+from membench.core.graph.task_graph import RESULT_ROLES, TaskGraph
+from membench.core.libraries.torch_contexts import is_batched
+from membench.core.libraries.torch_internals import tree_leaves, tree_map_only
+from membench.core.libraries.transforms import check_no_transform
+from membench.core.step.opened import closed
+from membench.core.step.stored import stored_buffers, stored_weights
+from membench.core.step.workload import Workload
+from membench.execution.executor import BoundSchedule
 from membench.planning.memory.liveness import live_bytes
 from membench.steps.real.bound_state import BoundState
+from membench.steps.real.watched_state import WatchedState
 from membench.steps.wrapped.second_derivatives import SecondDerivatives
 
 
@@ -40,19 +43,25 @@ class WrappedStep:
 
     Args:
         workload: without a loss, placed for the schedule.
-        captured: of the workload.
+        captured: capture of the workload.
         schedule: validated.
         device: where it runs.
+        capturing: held while a call of the module is captured, whose weights are others then.
 
     Attributes:
-        predicted_peak_bytes: the peak of one call, with weights, inputs, outputs and the outputs' gradients; memory of the
-            caller's loss, and of other calls that wait for their backward pass, is not included.
+        predicted_peak_bytes: the peak of one call, with weights, inputs, outputs and the outputs' gradients; memory of
+            the caller's loss, and of other calls that wait for their backward pass, is not included.
         waiting: number of calls that wait for their backward pass.
         second_derivatives: computes a call's gradients with a history.
     """
 
     def __init__(
-        self, workload: Workload, captured: CapturedStep, schedule: Schedule, device: torch.device
+        self,
+        workload: Workload,
+        captured: CapturedStep,
+        schedule: Schedule,
+        device: torch.device,
+        capturing: AbstractContextManager[object],
     ) -> None:
         graph, module = schedule.graph, workload.module
         self.schedule = schedule
@@ -61,7 +70,8 @@ class WrappedStep:
         self._workload = workload
         self._captured = captured
         self._device = device
-        self._module_state = ModuleState(module, None, has_own_hooks=False)
+        self._capturing = capturing
+        self._watched = WatchedState(workload, captured.recorded, has_own_hooks=False)
         weights = dict(module.named_parameters())
         self._of_module: dict[int, Tensor] = {
             **{captured.weights[name]: weight for name, weight in stored_weights(module).items()},
@@ -101,14 +111,17 @@ class WrappedStep:
         """Run the forward pass, and return what the module returns, with a history if the step trains.
 
         Args:
-            leaves: of the arguments, in the captured order, shapes, dtypes and layouts.
+            leaves: leaves of the arguments, in the captured order, shapes, dtypes and layouts.
 
         Raises:
-            ModuleChanged: the module has changed since the capture.
+            ModuleChanged: the module, or what it reads of Python, has changed since the capture.
+            StepOutdated: it has changed in a way that was not seen at once; see `WatchedState`.
             OutOfMemory: the device's memory is exhausted.
         """
         self._workload.check_gradients_are_allowed()
-        self._module_state.check()
+        with self._capturing:
+            self._watched.check()
+        start_s = time.perf_counter()
         if self.schedule.graph.output_gradients:
             tensors = (*(leaves[position] for position in self._asked), *self._trained)
             outputs = _Halves.apply(self, leaves, *tensors)
@@ -116,42 +129,41 @@ class WrappedStep:
             call, outputs = self.begin(leaves)
             call.backward({})
             self._idle.append(call)
+        self._watched.ran(time.perf_counter() - start_s)
         given = self._tensors_of_caller(leaves)
         made = dict(zip(self._outputs, outputs, strict=True))
         output = tree_map_only(
-            Value,
-            lambda value: made[value] if value in made else given[value.block],
-            self.schedule.graph.output,
+            Value, lambda value: made[value] if value in made else given[value.block], self.schedule.graph.output
         )
         return closed(output)
 
     def begin(self, leaves: Sequence[Any]) -> "tuple[_Call, list[Tensor]]":
         """Run a forward pass; return the call, which is to be ended or abandoned, and what the schedule has made."""
-        if not self._idle:
-            self._idle.append(self._new_call())
-        self._idle[-1].state.bind()
-        call = self._idle.pop()
+        with self._capturing:
+            if not self._idle:
+                self._idle.append(self._new_call())
+            self._idle[-1].state.bind()
+            call = self._idle.pop()
         return call, call.forward(leaves, self._outputs, self._read_later)
 
     def end(self, call: "_Call", gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Run a backward pass, and return the gradients of inputs and weights.
 
         Args:
-            gradients: of the outputs; None where the caller's loss does not depend on one.
+            gradients: gradients of the outputs; None where the caller's loss does not depend on one.
         """
+        start_s = time.perf_counter()
         pairs = dict(self.schedule.graph.output_gradients)
         passed = zip(self._outputs, gradients, strict=True)
         given = {pairs[output]: gradient for output, gradient in passed if output in pairs}
         absent = {value.block for value, gradient in given.items() if gradient is None}
-        call.backward(
-            {value.block: _as_captured(value, gradient, self._device) for value, gradient in given.items()}
-        )
+        call.backward({value.block: _as_captured(value, gradient, self._device) for value, gradient in given.items()})
         results = call.results(self._gradients)
         self._idle.append(call)
+        self._watched.ran(time.perf_counter() - start_s)
         if absent:
             return [
-                None if reached <= absent else result
-                for reached, result in zip(self._reached, results, strict=True)
+                None if reached <= absent else result for reached, result in zip(self._reached, results, strict=True)
             ]
         return results
 
@@ -173,7 +185,9 @@ class WrappedStep:
     def _new_call(self) -> "_Call":
         backend = real_backend(self.schedule, self._device)
         state = BoundState(self.schedule.graph, backend, self._captured, self._workload.module)
-        return _Call(self.schedule, backend, state, self._captured.inputs)
+        weights = set(self._captured.weights.values())  # bound with the module, also where one is an argument
+        inputs = tuple([None if block in weights else block for block in self._captured.inputs])
+        return _Call(self.schedule, backend, state, inputs)
 
     def _tensors_of_caller(self, leaves: Sequence[Any]) -> dict[int, Tensor]:
         """Return weights, buffers and arguments by block."""
@@ -185,23 +199,17 @@ class _Call:
     """The memory of one call after another, each from its forward to its backward pass."""
 
     def __init__(
-        self,
-        schedule: Schedule,
-        backend: TensorBackend,
-        state: BoundState,
-        inputs: tuple[int | None, ...],
+        self, schedule: Schedule, backend: TensorBackend, state: BoundState, inputs: tuple[int | None, ...]
     ) -> None:
         self.backend = backend
         self._schedule = schedule
         self.state = state
         self._inputs = inputs
-        self._program = Program(schedule, backend)
+        self._program = BoundSchedule(schedule, backend)
         results = (block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES)
         self._step_blocks = [*results, *(block for block in inputs if block is not None)]
 
-    def forward(
-        self, leaves: Sequence[Any], outputs: Sequence[Value], read_later: frozenset[int]
-    ) -> list[Tensor]:
+    def forward(self, leaves: Sequence[Any], outputs: Sequence[Value], read_later: frozenset[int]) -> list[Tensor]:
         """Issue the forward pass, and return its outputs."""
         with self._running():
             for block, leaf in zip(self._inputs, leaves, strict=True):
@@ -218,7 +226,7 @@ class _Call:
         """Issue the backward pass.
 
         Args:
-            gradients: of the outputs, by their blocks.
+            gradients: gradients of the outputs, by their blocks.
         """
         with self._running():
             self.backend.tensors.passed.update(gradients)
@@ -273,8 +281,8 @@ class _Waiting:
         call, self._call = self._call, None
         if call is None:
             raise MembenchError(
-                "the backward pass of this call of a wrapped module has run already and has freed what it needed: add the "
-                "losses up and call backward once, or call the module again (retain_graph=True cannot keep it)"
+                "the backward pass of this call of a wrapped module has run already and has freed what it needed: add "
+                "the losses up and call backward once, or call the module again (retain_graph=True cannot keep it)"
             )
         self._abandon.detach()
         self._step.waiting -= 1
@@ -297,6 +305,13 @@ class _Halves(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = [each for each in gradients if each is not None]
+        if any(map(is_batched, given)):
+            raise MembenchError(
+                "the backward pass of a wrapped module takes one gradient of each output, not a batch of them; leave "
+                "is_grads_batched or vectorize out, or pass the module that was wrapped"
+            )
+        check_untransformed(given)
         if torch.is_grad_enabled():
             return None, None, *ctx.step.second_derivatives.gradients(ctx.noted, gradients)
         call = ctx.waiting.take()
@@ -306,6 +321,11 @@ class _Halves(torch.autograd.Function):
             call.abandon()
             raise
         return None, None, *ctx.step.end(call, gradients)
+
+
+def check_untransformed(tensors: Iterable[Tensor]) -> None:
+    """Refuse a wrapped module's forward or backward pass within a transform of torch; see `check_no_transform`."""
+    check_no_transform("a wrapped module", "pass the module that was wrapped", tensors)
 
 
 def _abandon(step: WrappedStep, call: _Call) -> None:
@@ -327,8 +347,10 @@ def _own_tensor(tensor: Tensor) -> Tensor:
 
 def _as_captured(value: Value, gradient: Tensor | None, device: torch.device) -> Tensor:
     """Return an output's gradient in the captured layout; zeros where there is none."""
-    if gradient is not None and gradient.stride() == value.stride:
-        return gradient.detach()
+    if gradient is not None:
+        layouts = zip(value.shape, gradient.stride(), value.stride, strict=True)
+        if all(given == wanted for size, given, wanted in layouts if size > 1):
+            return gradient.detach().as_strided(value.shape, value.stride)
     memory = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
     return memory.zero_() if gradient is None else memory.copy_(gradient.detach())
 

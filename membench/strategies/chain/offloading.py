@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from membench.codecs.loops import compiled
-from membench.core.cost_model import CostModel
+from membench.core.hardware.cost_model import CostModel
+from membench.core.libraries.loops import compiled
 from membench.core.units import MIB
 from membench.planning.choices.problem import KEEP, OFFLOAD
 from membench.planning.rewrites.recompute import Order
@@ -29,7 +29,7 @@ class Group:
     """Stages of one decision.
 
     Attributes:
-        slots: of the table by which the stages are recomputed; -1: the one stage stores.
+        slots: slots of the table by which the stages are recomputed; -1: the one stage stores.
         offloads_input: copy to the host what the first stage's input consists of: all that the stage before stores, or
             its output alone where that is recomputed.
     """
@@ -47,30 +47,19 @@ def plan_groups(table: Table, cost: CostModel, room_bytes: int) -> tuple[Group, 
     classes = min(MOST_CLASSES, int((LOOPS / (2 * count**2)) ** (1 / 3)))
     sizes = np.array(
         [
-            (
-                s.output_bytes,
-                s.stored_bytes,
-                s.forward_bytes,
-                s.storing_bytes,
-                s.backward_bytes,
-                s.result_bytes,
-            )
+            (s.output_bytes, s.stored_bytes, s.forward_bytes, s.storing_bytes, s.backward_bytes, s.result_bytes)
             for s in stages
         ],
         dtype=np.float64,
     )
     times = np.array([(stage.forward_s, stage.backward_s) for stage in stages])
-    link = np.array(
-        [COPIED_BYTES / copy_s(COPIED_BYTES) for copy_s in (cost.offload_time_s, cost.prefetch_time_s)]
-    )
+    link = np.array([COPIED_BYTES / copy_s(COPIED_BYTES) for copy_s in (cost.offload_time_s, cost.prefetch_time_s)])
     rows = _plan(sizes, times, link, table.seconds, table.slot_bytes, float(room_bytes), max(2, classes))
     return tuple(Group(int(first), int(last), int(slots), bool(off)) for first, last, slots, off in rows)
 
 
 @compiled
-def _plan(
-    sizes: Any, times: Any, link: Any, seconds: Any, slot_bytes: float, room: float, classes: int
-) -> Any:
+def _plan(sizes: Any, times: Any, link: Any, seconds: Any, slot_bytes: float, room: float, classes: int) -> Any:
     """Return rows (first, last, slots, whether the input is offloaded); no row where nothing fits.
 
     A state is (stage, whether the stage before stores, kept bytes, bytes still to leave, bytes fetched ahead). Of those
@@ -80,9 +69,7 @@ def _plan(
     width = classes + 1
     per_stage = 2 * width**3
     best_s = np.full((count + 1) * per_stage, np.inf)
-    best = np.empty(
-        (len(best_s), 3)
-    )  # kept, leaving, ahead; few states are reached, and the others never touched
+    best = np.empty((len(best_s), 3))  # kept, leaving, ahead; few states are reached, and the others never touched
     rows = np.empty((len(best_s), 5), np.int32)  # of Group, and the state before
     best_s[0], best[0] = 0.0, 0.0
     after = np.zeros(count + 1)  # weight gradients of later stages

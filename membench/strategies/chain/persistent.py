@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from membench.codecs.loops import compiled
+from membench.core.libraries.loops import compiled
 from membench.planning.rewrites.recompute import Order
 from membench.strategies.chain.stages import Chain, ChainReplay
 
 STORE = 0
-"""A decision: the first stage stores all that its backward pass reads; a larger one is the stage of the next checkpoint."""
+"""A decision: the first stage stores all that its backward pass reads, a larger one is the next checkpoint's."""
 
 TABLE_ENTRIES = 20_000_000
 LOOPS = 2_000_000_000

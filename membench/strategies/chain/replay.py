@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from membench.core.task_graph import Phase, TaskGraph
+from membench.core.graph.task_graph import Phase, TaskGraph
 from membench.planning.choices.problem import Problem
 from membench.planning.rewrites.recompute import Order, RenamedTask
 

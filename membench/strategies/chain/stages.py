@@ -1,9 +1,10 @@
 """A network cut into a chain of stages, with the bytes and seconds that planners of chains compute with.
 
 The forward pass is cut wherever at most one block that can be made again is read later, and no earlier one is written
-later. Blocks below a share of the largest one, and those that cannot be made again (masks of dropout, the loss), are kept
-all the time and do not count for the cuts. Nor do blocks that skip over others (the skip connections of a U-Net, the features
-of a DenseNet) within what would be a large stage: the longest is kept, until the stages are small or nothing skips.
+later. Blocks below a share of the largest one, and those that cannot be made again (masks of dropout, the loss), are
+kept all the time and do not count for the cuts. Nor do blocks that skip over others (the skip connections of a U-Net,
+the features of a DenseNet) within what would be a large stage: the longest is kept, until the stages are small or
+nothing skips.
 """
 
 from collections import Counter
@@ -11,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from membench.core.cost_model import CostModel
-from membench.core.task_graph import AFTER_THE_LOSS, RESULT_ROLES, Phase, TaskGraph
+from membench.core.graph.task_graph import AFTER_THE_LOSS, RESULT_ROLES, Phase, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.choices.problem import Problem, large_bytes
 from membench.planning.uses import saved_for_backward
 from membench.strategies.chain.replay import Replay
@@ -38,10 +39,11 @@ class Stage:
         units: what the stage makes and can make again.
         output: the block that the next stage reads; None: it reads only what is kept.
         stored: blocks of the units that the stage's own backward pass reads.
-        output_bytes: of `output`; `stored_bytes`: of both.
-        forward_bytes: peak of the forward pass that stores nothing; `storing_bytes`: of the one that stores.
+        output_bytes: size of `output`; `stored_bytes`: size of both.
+        forward_bytes: peak of the forward pass that stores nothing; `storing_bytes`: peak of the one that stores.
         backward_bytes: peak of the backward pass, with what is stored.
-        again_s: seconds of what makes `stored` again, without the output if that is not part of it; `again_bytes`: its peak.
+        again_s: seconds of what makes `stored` again, without the output if that is not part of it; `again_bytes`: its
+            peak.
         gradient_bytes: gradients that its backward pass starts with.
         result_bytes: weight gradients that its backward pass leaves.
     """
@@ -68,8 +70,8 @@ class Chain:
     """The chain of a graph.
 
     Args:
-        ends: positions behind each stage but the last, in the tasks of the forward pass; None: wherever one block is handed
-            on. Stages of such ends may read blocks of several stages, and have no output.
+        ends: positions behind each stage but the last, in the tasks of the forward pass; None: wherever one block is
+            handed on. Stages of such ends may read blocks of several stages, and have no output.
 
     Attributes:
         problem: finds what can be made again.
@@ -111,7 +113,7 @@ class Chain:
                 self._droppable.pop(block, None)
 
     def _longest(self, start: int, end: int) -> set[int]:
-        """Return of the blocks that are held together with another after a task of a stage the one that is held longest."""
+        """Return the block held longest of those that are held together with another after a task of a stage."""
         made_at = {block: at for at, task in enumerate(self._forward) for block in task.creates}
         spans = {}
         for block in self._droppable:
@@ -232,7 +234,7 @@ class Chain:
         return peak_bytes
 
     def _gradient_bytes(self) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-        """Return for each task of the backward pass the bytes of gradients while it runs and before, and those that last."""
+        """Return for each task of the backward pass the bytes of gradients up to and during it, and those that last."""
         during, before, lasting = {}, {}, {}
         held: dict[int, int] = {}
         for task in self._backward:

@@ -1,4 +1,4 @@
-"""Joint: for each stored block keep, offload or recompute, chosen together under a budget, with a lower bound on the time."""
+"""Joint: keep, offload or recompute each stored block, chosen together under a budget, with a lower bound."""
 
 from membench.strategies.joint.strategy import Joint
 

@@ -1,23 +1,24 @@
 """A lower bound on the time of a step within a budget: a linear program that every schedule of the class satisfies.
 
-The class: schedules that run the graph's tasks in its order on one stream, each for the seconds of its fastest algorithm or
-longer, except tasks of the host, which run one after another beside that stream, each after copies of what it reads, and
-collectives, those of each axis one after another; run each update on the host or on the device, as they choose (`Residence`), and
-at any time behind its gradients; run tasks of the forward pass again at any time, as often as they like, and gather weights again;
-copy blocks to the host and back at any time, as often as they like, over a link that carries one block at a time in each direction; hold results from when they are made to the end; and spend seconds on savings (`Saving`: an encoding, or an
-algorithm with less workspace). Of the caller's blocks those with a home in host memory are there before and after the step, or
-on the device throughout; the others are on the device throughout.
+The class: schedules that run the graph's tasks in its order on one stream, each for the seconds of its fastest
+algorithm or longer, except tasks of the host, which run one after another beside that stream, each after copies of what
+it reads, and collectives, those of each axis one after another; run each update on the host or on the device, as they
+choose (`Residence`), and at any time behind its gradients; run tasks of the forward pass again at any time, as often as
+they like, and gather weights again; copy blocks to the host and back at any time, as often as they like, over a link
+that carries one block at a time in each direction; hold results from when they are made to the end; and spend seconds
+on savings (`Saving`: an encoding, or an algorithm with less workspace). Of the caller's blocks those with a home in
+host memory are there before and after the step, or on the device throughout; the others are on the device throughout.
 
-Relaxations, each of which only lowers the bound. A *gap* is the time between two uses of a block, and a fraction of it may be
-kept, copied, recomputed or saved. Copies are a fluid that flows whenever the link is free. A block whose copy returned last is
-counted as away as soon as the fluid allows; one that was recomputed last, from its use on until the segment of the step in
-which it is recomputed. A block with its home in host memory is counted as away before its first use and behind its last one if
-it is copied to the device, and that share of it is copied back where it is written. Recomputation takes the seconds of the
-tasks that write the block, and neither memory nor their inputs; what is copied to the host after it takes time on the link,
-and memory at the end of its segment until it has been copied. A fraction of an update may run on the host. Memory of a long
-step is limited at some tasks, its *moments*: of tasks in a row, at the one that holds most. Units between the same moments
-share variables, which are sums over them. Collectives take their time in windows of the step (`windows`), those that gather weights
-again in the windows around their gap.
+Relaxations, each of which only lowers the bound. A *gap* is the time between two uses of a block, and a fraction of it
+may be kept, copied, recomputed or saved. Copies are a fluid that flows whenever the link is free. A block whose copy
+returned last is counted as away as soon as the fluid allows; one that was recomputed last, from its use on until the
+segment of the step in which it is recomputed. A block with its home in host memory is counted as away before its first
+use and behind its last one if it is copied to the device, and that share of it is copied back where it is written.
+Recomputation takes the seconds of the tasks that write the block, and neither memory nor their inputs; what is copied
+to the host after it takes time on the link, and memory at the end of its segment until it has been copied. A fraction
+of an update may run on the host. Memory of a long step is limited at some tasks, its *moments*: of tasks in a row, at
+the one that holds most. Units between the same moments share variables, which are sums over them. Collectives take
+their time in windows of the step (`windows`), those that gather weights again in the windows around their gap.
 """
 
 from collections import Counter, defaultdict
@@ -63,15 +64,15 @@ def relax(
         segments: parts of the step: the forward pass, and the others of the backward pass.
         moments: number of tasks whose memory is limited; all tasks where there are at most twice as many.
     """
-    return _Program(problem, budget_bytes, savings, residences, segments, moments).solve()
+    return _LinearProgram(problem, budget_bytes, savings, residences, segments, moments).solve()
 
 
-class _Program:
-    """The linear program; bytes and seconds in units of the largest block and of the step: small numbers are zero to the solver.
+class _LinearProgram:
+    """The linear program, in units of the largest block and of the step: small numbers are zero to the solver.
 
     Variables of each moment: `extra` seconds between it and the one before; bytes that have not left when its task ends
-    (`ended`) and when it starts (`leaving`); bytes fetched ahead while it runs (`ahead`) and when it starts (`before`); bytes
-    that are away (`away`).
+    (`ended`) and when it starts (`leaving`); bytes fetched ahead while it runs (`ahead`) and when it starts (`before`);
+    bytes that are away (`away`).
     """
 
     def __init__(
@@ -92,15 +93,11 @@ class _Program:
         self._gaps = list(find_gaps(problem, problem.least_bytes))
         self._unit_bytes = max((gap.size_bytes for gap in self._gaps), default=1) / UNITS_OF_BYTES
         states_bytes = sum(residence.states_bytes for residence in residences)
-        held = [
-            size_bytes / self._unit_bytes for size_bytes in held_by_tasks(problem, self._gaps, states_bytes)
-        ]
+        held = [size_bytes / self._unit_bytes for size_bytes in held_by_tasks(problem, self._gaps, states_bytes)]
         # no more than everything at once: the solver does not end with numbers that are far larger than the others
         most = max(held) + sum(block.size_bytes for block in problem.graph.blocks) / self._unit_bytes
         self._budget = min(budget_bytes / self._unit_bytes, most)
-        self._in = Moments(
-            self._durations, segments_of(self._durations, problem.turn, segments), held, moments
-        )
+        self._in = Moments(self._durations, segments_of(self._durations, problem.turn, segments), held, moments)
         self._moments = self._in.tasks
         self._exchanges = find_exchanges(problem)
         self._savings: dict[tuple[int, int], list[Saving]] = defaultdict(list)
@@ -201,9 +198,7 @@ class _Program:
                 self._add_departures(offloads[-1], blocks)
         if remakes and any(span.gathers for span in spans):
             away = [span for span in spans if span.remakes]
-            around = replace(
-                away[0], start=min(span.start for span in away), end=max(span.end for span in away)
-            )
+            around = replace(away[0], start=min(span.start for span in away), end=max(span.end for span in away))
             self._gathered.append((around, list(remakes.values())))
         leaves = [span.out is not None or span.again is not None for span in spans]
         if spans[0].again is not None:  # a block that is on the device before the step leaves in no other gap
@@ -220,8 +215,8 @@ class _Program:
     def _add_residences(self) -> None:
         """Add the states and the seconds of updates on the device, and the host's time, for which the step is to last.
 
-        Of the updates from any one on, in the order in which they run, none starts before the first of their gradients is
-        complete: they take place in what the step lasts from there on.
+        Of the updates from any one on, in the order in which they run, none starts before the first of their gradients
+        is complete: they take place in what the step lasts from there on.
         """
         problem = self._problem
         for residence, variable in self._moved.items():
@@ -231,9 +226,7 @@ class _Program:
             self._spent_s[segment] += residence.device_s / self._unit_s
             self._spent[segment][variable] = -residence.device_s / self._unit_s
         moved_by = {task: variable for residence, variable in self._moved.items() for task in residence.tasks}
-        written = {
-            block: task.index for task in problem.graph.tasks for block in task.writes if not task.on_host
-        }
+        written = {block: task.index for task in problem.graph.tasks for block in task.writes if not task.on_host}
         tasks = list(problem.host_s)
         complete = [max((written[block] for block in problem.sent[task]), default=0) for task in tasks]
         for first in range(0, len(tasks), max(1, len(tasks) // HOST_ROWS)):
@@ -304,7 +297,7 @@ class _Program:
             self._becomes_away[moment][variable] = self._becomes_away[moment].get(variable, 0.0) + change
 
     def _add_window(self, start: int, end: int, axis: str, time_s: float) -> None:
-        """Add that what collectives take from behind the moment before one to the start of another is at most what the step takes."""
+        """Add that collectives from behind the moment before one to another's start take at most the step's time."""
         from_s = float(self._starts[self._moments[start - 1] + 1]) if start else 0.0
         to_s = float(self._starts[self._moments[end] if end < self._count else -1])
         terms = {self._extra + moment: -1.0 for moment in range(start, min(end + 1, self._count))}

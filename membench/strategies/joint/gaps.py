@@ -1,11 +1,11 @@
-"""What the linear program of `bound` chooses from: the gaps between two uses of a block, and savings; the same in its moments."""
+"""What `bound` chooses from: gaps between two uses of a block, savings, and the same in its moments."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block
+from membench.core.graph.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block
 from membench.planning.choices.problem import Problem
 from membench.strategies.joint.windows import Gathers, gathers
 
@@ -18,12 +18,14 @@ class Gap:
     """The time between two uses of a block.
 
     Attributes:
-        last: position of the use before; `first`: of the use after. Before the first use of a block whose home is in host
-            memory `last` is -1, and the gap is also that behind its last use.
-        written: position after which the copy to the host may start; None: it is on the host, or another gap pays for it.
+        last: position of the use before; `first`: of the use after. Before the first use of a block whose home is in
+            host memory `last` is -1, and the gap is also that behind its last use.
+        written: position after which the copy to the host may start; None: it is on the host, or another gap pays for
+            it.
         end: position of the last use, where `last` is -1.
         leaves: whether the block has to leave in it, for a task of the host or because one has written it.
-        remake_s: seconds to compute the block again; None: impossible. `gathers`: the collectives that are needed for it.
+        remake_s: seconds to compute the block again; None: impossible. `gathers`: the collectives that are needed for
+            it.
         unit: recomputed together with others of this number.
     """
 
@@ -49,8 +51,8 @@ class Saving:
     """Bytes that are not held in exchange for seconds of computing.
 
     Attributes:
-        group: at most one of a group is taken. Of a block in a gap: the block and its first use after; then it is neither
-            copied nor recomputed in that gap.
+        group: at most one of a group is taken. Of a block in a gap: the block and its first use after; then it is
+            neither copied nor recomputed in that gap.
         frees: bytes, and the tasks from which and before which they are not held.
         cost_s: seconds in addition to those of the tasks.
         task: in whose segment of the step they are spent; `ANYWHERE`: at any time.

@@ -1,19 +1,20 @@
-"""Where weights, gradients and an optimizer's states live: on the device, or in host memory, where the host updates them.
+"""Where weights, gradients and optimizer states live: on the device, or on the host, which updates them.
 
     forward:   layer 1, layer 2, ... layer n            weights at home come for their uses
     backward:  layer n ... layer 2, layer 1             gradients of weights at home leave
     host:        update n ... update 2 ...
 
-An update runs where its weights live. Those of the last layers have their home in host memory: their weights are needed last in
-the forward pass, and their gradients are complete first, so that both the copies and the updates run beside the device's tasks.
+An update runs where its weights live. Those of the last layers have their home in host memory: their weights are needed
+last in the forward pass, and their gradients are complete first, so that both the copies and the updates run beside the
+device's tasks.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
-from membench.core.cost_model import CostModel
-from membench.core.task_graph import STATE_ROLES, Phase, Role, TaskGraph
+from membench.core.graph.task_graph import STATE_ROLES, Phase, Role, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.rewrites.rewrite import keep_on_host, update_on_host
 
 SMALLEST_HOME = 1 / 256
@@ -25,9 +26,9 @@ class Residence:
     """An update on the device in place of one on the host: its weights and states are on the device throughout.
 
     Attributes:
-        tasks: of the update, on the host in the problem's graph.
+        tasks: tasks of the update, on the host in the problem's graph.
         visitors: its weights and gradients, which then do not leave; they have gaps (`Gap.leaves`).
-        states_bytes: of the blocks that only these tasks use.
+        states_bytes: size of the blocks that only these tasks use.
         device_s: seconds of the update on the device.
     """
 
@@ -50,12 +51,18 @@ class Homes:
 
     @cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
-        """The tasks of each update that may run on the host, in the order of the graph; those of the same weights together."""
+        """The tasks of each update that may run on the host, those of the same weights together, in order.
+
+        Weights that the device sends to other ranks behind their update are not planned on the host.
+        """
+        exchanges = (task for task in self.graph.tasks if task.phase is Phase.UPDATE and task.collective)
+        sent = {block for task in exchanges for block in task.reads}
         part_of: dict[int, int] = {}  # by weight
         parts: dict[int, list[int]] = defaultdict(list)
         for task in self.graph.tasks:
             weights = [block for block in task.writes if self.graph.blocks[block].role is Role.WEIGHT]
-            if task.phase is Phase.UPDATE and weights and task.cpu_moved_bytes:
+            moves = task.phase is Phase.UPDATE and task.cpu_moved_bytes and sent.isdisjoint(weights)
+            if weights and moves:
                 part = min((part_of[block] for block in weights if block in part_of), default=task.index)
                 part_of |= dict.fromkeys(weights, part)
                 parts[part].append(task.index)
@@ -64,7 +71,7 @@ class Homes:
         return tuple(tuple(parts[part]) for part, size_bytes in moved.items() if size_bytes >= least_bytes)
 
     def at(self, count: int) -> TaskGraph:
-        """Return the graph with the home of the first so many parts' weights, and of weights without an update, on the host."""
+        """Return the graph with weights of the first ``count`` parts, and those never updated, at home on the host."""
         graph = self.graph
         updated = {block for task in graph.tasks if task.phase is Phase.UPDATE for block in task.writes}
         sizes = (block.size_bytes for block in graph.blocks if block.role in STATE_ROLES)

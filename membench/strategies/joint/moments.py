@@ -1,4 +1,4 @@
-"""Moments: the tasks at which the lower bound limits memory, and gaps between uses of a block as they lie among them."""
+"""Moments: tasks at which the lower bound limits memory, and the gaps between uses of a block among them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from membench.core.task_graph import RESULT_ROLES
+from membench.core.graph.task_graph import RESULT_ROLES
 from membench.planning.choices.problem import Problem
 from membench.strategies.joint.gaps import ANYWHERE, Gap, Saved, Saving, Span
 
@@ -29,14 +29,12 @@ class Moments:
     """Some tasks, in order: in parts of equal time the one that holds most, and the last task of each segment.
 
     Args:
-        segments: of each task.
+        segments: each task's segment.
         held: what each task holds if nothing is away.
         most: number of parts; all tasks are moments where there are at most twice as many.
     """
 
-    def __init__(
-        self, durations: Sequence[float], segments: Sequence[int], held: Sequence[float], most: int
-    ) -> None:
+    def __init__(self, durations: Sequence[float], segments: Sequence[int], held: Sequence[float], most: int) -> None:
         self.segments = segments
         self.tasks = _choose(durations, segments, held, most)
         self._segment_end = {segment: task + 1 for task, segment in enumerate(segments)}
@@ -89,9 +87,7 @@ class Moments:
         )
 
 
-def _choose(
-    durations: Sequence[float], segments: Sequence[int], held: Sequence[float], most: int
-) -> list[int]:
+def _choose(durations: Sequence[float], segments: Sequence[int], held: Sequence[float], most: int) -> list[int]:
     if len(held) <= 2 * most:
         return list(range(len(held)))
     ends = np.cumsum(durations)
@@ -108,7 +104,7 @@ def held_by_tasks(problem: Problem, gaps: Iterable[Gap], states_bytes: int) -> l
     """Return what each task holds if blocks stay in their gaps; blocks without a gap count only while they are used.
 
     Args:
-        states_bytes: of updates that could run on the device.
+        states_bytes: size of the states whose updates could run on the device.
     """
     graph = problem.graph
     change = [0] * (len(graph.tasks) + 1)

@@ -1,18 +1,18 @@
 """Schedules of other methods within a budget: candidates, and starting points of the search.
 
-All give plain PyTorch's bits. `rotor` is not asked: `pofo` considers its schedules. `checkmate` is, where its program is so small
-that it is solved in a second, and `dtr`, up to the length that programs of `joint` have. Of a rank's step the program's own schedule is a
-candidate too, with its checkpointing, with weights gathered for each pass and once for both; its graph is another one, so that the
-search does not start from it.
+All give plain PyTorch's bits. `rotor` is not asked: `pofo` considers its schedules. `checkmate` is, where its program
+is so small that it is solved in a second, and `dtr`, up to the length that programs of `joint` have. Of a rank's step
+the program's own schedule is a candidate too, with its checkpointing, with weights gathered for each pass and once for
+both; its graph is another one, so that the search does not start from it.
 """
 
 from collections.abc import Iterator
 from contextlib import suppress
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import MembenchError
-from membench.core.schedule import Offload, Schedule
-from membench.core.task_graph import RECOMPUTED_SUFFIX, TaskGraph
+from membench.core.graph.schedule import Offload, Schedule
+from membench.core.graph.task_graph import RECOMPUTED_SUFFIX, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.execution.simulation import step_time_s
 from membench.planning.choices.loops import LONGEST
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Choices, Problem
@@ -38,8 +38,9 @@ MOST_NODES = 8
 """The largest program of `checkmate` that is solved."""
 
 METHODS: tuple[Strategy, ...] = (
-    Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(), LayrubHybrid(),
-    Gist(), Capuchin(), Dtr(LONGEST), Pofo(), Checkmate(most_nodes=MOST_NODES), ZeroOffload(), ZeroInfinity(), Ratel(),
+    Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(),
+    LayrubHybrid(), Gist(), Capuchin(), Dtr(LONGEST), Pofo(), Checkmate(most_nodes=MOST_NODES), ZeroOffload(),
+    ZeroInfinity(), Ratel(),
 )  # fmt: skip
 
 
@@ -51,7 +52,8 @@ class Others:
     """The schedules of the methods that keep a budget, made when they are asked for first.
 
     Args:
-        stays_s: a lower bound on the time of schedules with weights on the device; infinite where none keeps the budget.
+        stays_s: a lower bound on the time of schedules with weights on the device; infinite where none keeps the
+            budget.
     """
 
     def __init__(self, graph: TaskGraph, cost: CostModel, budget_bytes: int, stays_s: float) -> None:
@@ -89,7 +91,7 @@ class Others:
                 yield asked.schedule(self._graph, self._cost, self.budget_bytes)
 
     def choices(self, problem: Problem, slowest_s: float) -> Iterator[Choices]:
-        """Yield the choices for the units of a variant of the graph that come closest to each schedule, the fastest first."""
+        """Yield the choices for a graph variant's units that come closest to each schedule, the fastest first."""
         for _, schedule in sorted(self.timed(slowest_s), key=lambda timed: timed[0]):
             yield self._choices_of(problem, schedule)
 

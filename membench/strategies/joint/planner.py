@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from math import inf
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Compute
-from membench.core.task_graph import RECOMPUTED_SUFFIX, TaskGraph
+from membench.core.graph.schedule import Compute
+from membench.core.graph.task_graph import RECOMPUTED_SUFFIX, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.choices.emit import emit
-from membench.planning.choices.evaluation import NO_LIMIT, Evaluator, Plan
+from membench.planning.choices.evaluation import NO_LIMIT, EvaluatedChoices, Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
 from membench.planning.memory.liveness import live_bytes
 from membench.strategies.joint.bound import MOMENTS, relax
@@ -33,7 +33,7 @@ HALVINGS = 12
 """Number of budgets that are tried where none is given."""
 
 TRIALS = range(100, 501)
-"""Least and greatest number of plans that are tried for each of these budgets, and for each further choice of algorithms."""
+"""Least and greatest number of plans tried for each of these budgets, and for each further choice of algorithms."""
 
 TRIED_STEPS = EVALUATED_STEPS // 50
 """Number of tasks of all these plans, where that is between the two numbers."""
@@ -49,7 +49,7 @@ class Planner:
     """Plans of a graph in its variants.
 
     Args:
-        residences: of the graph's updates on the host, which the bound allows in addition.
+        residences: residences of the graph's updates on the host, which the bound allows in addition.
     """
 
     def __init__(self, graph: TaskGraph, cost: CostModel, residences: Sequence[Residence] = ()) -> None:
@@ -70,7 +70,7 @@ class Planner:
         return sum(relaxed.moved.values()) if relaxed else float(len(self._residences))
 
     def least_s(self, budget_bytes: int, moments: int = MOMENTS) -> float:
-        """Return a lower bound on the time of a step of any variant within a budget; infinite where no schedule can keep it.
+        """Return a lower bound on a step's time in any variant within a budget, infinite where no schedule keeps it.
 
         Args:
             moments: see `relax`; fewer of them give a lower bound in less time.
@@ -80,7 +80,7 @@ class Planner:
         relaxed = self._relaxed(budget_bytes, moments)
         return self._start_s + self._lower(relaxed) if relaxed else inf
 
-    def within(self, budget_bytes: int, others: Others) -> Plan | None:
+    def within(self, budget_bytes: int, others: Others) -> EvaluatedChoices | None:
         """Return the best plan found, of the variant that seemed the best; None where none keeps the budget.
 
         Args:
@@ -107,9 +107,7 @@ class Planner:
         for encoding in self._variants.encodings:
             tried = sum(search.tried for search in searches.values())
             if searches[best].step_s > enough_s and tried < evaluations * STARTED_SHARE:
-                best = min(
-                    best, self._variants.toggled(best, encoding), key=lambda variant: started(variant).step_s
-                )
+                best = min(best, self._variants.toggled(best, encoding), key=lambda variant: started(variant).step_s)
         search = searches[best]
         search.left = evaluations - sum(each.tried for each in searches.values())
         if not search.is_over:
@@ -139,17 +137,13 @@ class Planner:
         """Return the fractions of the linear program by a variant's units: copied, and recomputed."""
         units = self._variants.bounding(None).units
         return [
-            {
-                problem.unit_of[units[unit].blocks[0]]: fraction
-                for unit, fraction in fractions.items()
-                if unit >= 0
-            }
+            {problem.unit_of[units[unit].blocks[0]]: fraction for unit, fraction in fractions.items() if unit >= 0}
             for fractions in (relaxed.offloaded, relaxed.recomputed)
         ]
 
     def _upgraded(
-        self, variant: Variant, plan: Plan, budget_bytes: int, enough_s: float
-    ) -> tuple[Variant, Plan]:
+        self, variant: Variant, plan: EvaluatedChoices, budget_bytes: int, enough_s: float
+    ) -> tuple[Variant, EvaluatedChoices]:
         """Give convolutions the fastest algorithms for which a plan leaves room, and plan again, while that helps."""
         for _ in range(UPGRADES if self._variants.options else 0):
             faster = self._variants.upgraded(variant, self._room_bytes(variant, plan, budget_bytes))
@@ -163,7 +157,9 @@ class Planner:
             variant, plan = faster, search.best
         return variant, plan
 
-    def _reencoded(self, variant: Variant, plan: Plan, budget_bytes: int, enough_s: float) -> Plan:
+    def _reencoded(
+        self, variant: Variant, plan: EvaluatedChoices, budget_bytes: int, enough_s: float
+    ) -> EvaluatedChoices:
         """Add and drop single encodings from a plan's choices on, until none of them helps.
 
         An encoding that was dropped before another was added may help together with that.
@@ -184,8 +180,8 @@ class Planner:
                     variant, plan, found = changed, search.best, True
         return plan
 
-    def _room_bytes(self, variant: Variant, plan: Plan, budget_bytes: int) -> dict[int, int]:
-        """Return the room for a workspace where a plan runs each task with a choice of algorithms, the least of its runs."""
+    def _room_bytes(self, variant: Variant, plan: EvaluatedChoices, budget_bytes: int) -> dict[int, int]:
+        """Return the room for a workspace where a plan runs each task with a choice of algorithms: its runs' least."""
         schedule = emit("", plan, None)
         found: dict[str, int] = {}
         for item, here_bytes in zip(schedule.instructions, live_bytes(schedule), strict=True):
@@ -199,7 +195,7 @@ class Planner:
     def _lower(self, relaxed: Relaxation) -> float:
         return relaxed.step_s - self._variants.spared_s
 
-    def without_loss_of_time(self) -> Plan:
+    def without_loss_of_time(self) -> EvaluatedChoices:
         """Return the plan with the least budget found at which no copy is waited for."""
         evaluator = self._evaluator(self._variants.fastest)
         problem = evaluator.problem
@@ -226,16 +222,13 @@ class Planner:
     @cached_property
     def compute_s(self) -> float:
         """The least seconds of all tasks and collectives, each once, in any variant."""
-        return (
-            self._start_s + least_with_collectives_s(self._variants.bounding(None)) - self._variants.spared_s
-        )
+        return self._start_s + least_with_collectives_s(self._variants.bounding(None)) - self._variants.spared_s
 
     @cached_property
     def lower_bound_bytes(self) -> int:
         """What any schedule of any variant needs."""
         return min(
-            max(held_bytes(self._variants.problem(variant).graph), default=0)
-            for variant in self._variants.least
+            max(held_bytes(self._variants.problem(variant).graph), default=0) for variant in self._variants.least
         )
 
     @property
@@ -257,10 +250,7 @@ class Planner:
         """Return the error for a budget that no plan keeps, with the least that one needs."""
         needed_bytes, task = self._least
         return InfeasibleSchedule(
-            task=task,
-            needed_bytes=needed_bytes,
-            budget_bytes=budget_bytes,
-            lower_bound_bytes=self.lower_bound_bytes,
+            task=task, needed_bytes=needed_bytes, budget_bytes=budget_bytes, lower_bound_bytes=self.lower_bound_bytes
         )
 
 

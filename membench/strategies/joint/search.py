@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, inf
 from random import Random
 
-from membench.planning.choices.evaluation import Evaluator, Plan
+from membench.planning.choices.evaluation import EvaluatedChoices, Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Choices, Problem, Unit
 
 TOLERANCE = 1e-9
@@ -24,17 +24,17 @@ class Search:
         enough_s: a step this short ends the search.
 
     Attributes:
-        best: of the plans tried so far.
+        best: the best of the plans tried so far.
         tried: their number; `left`: how many more may be tried.
     """
 
     def __init__(self, evaluator: Evaluator, budget_bytes: int, *, evaluations: int, enough_s: float) -> None:
-        self.best: Plan | None = None
+        self.best: EvaluatedChoices | None = None
         self._evaluator = evaluator
         self._units = evaluator.problem.units
         self._budget_bytes = budget_bytes
         self.left, self.tried = evaluations, 0
-        self._descended: Plan | None = None
+        self._descended: EvaluatedChoices | None = None
         self._enough_s = enough_s * (1 + TOLERANCE)
 
     @property
@@ -58,13 +58,16 @@ class Search:
             if not self.is_over:
                 self.try_choices(choices)
 
-    def _evaluate(self, choices: Choices, slowest_s: float) -> Plan:
+    def _evaluate(self, choices: Choices, slowest_s: float) -> EvaluatedChoices:
         """Return the plan of choices, infinitely long if longer than `slowest_s`; keep it if it is the best so far."""
-        self.left, self.tried = self.left - 1, self.tried + 1
+        self._count()
         plan = self._evaluator.plan(choices, self._budget_bytes, slowest_s)
         if plan.step_s < self.step_s * (1 - TOLERANCE):
             self.best = plan
         return plan
+
+    def _count(self) -> None:
+        self.left, self.tried = self.left - 1, self.tried + 1
 
     def descend(self) -> None:
         """Change groups of units, cheapest to recompute first, from large groups to single ones."""
@@ -96,29 +99,32 @@ class Search:
         return found
 
     def anneal(self) -> None:
-        """Change one or two units at random; accept what makes the step longer with a probability that falls to zero."""
+        """Change one or two units at random; accept what makes the step longer with a probability that falls to zero.
+
+        Choices that come again count as another plan, but are not evaluated again: of a small network most are.
+        """
         if self.best is None or not self._units:
             return
         random, evaluations = Random(SEED), self.left
+        step_s_of: dict[bytes, float] = {}
         choices, step_s = list(self.best.choices), self.best.step_s
         while not self.is_over:
             warmth_s = WARMTH * step_s * self.left / evaluations
             changed = list(choices)
             for number in random.sample(range(len(choices)), min(len(choices), random.choice((1, 1, 2)))):
-                options = (
-                    (KEEP, OFFLOAD, RECOMPUTE, REPEAT) if self._units[number].makers else (KEEP, OFFLOAD)
-                )
+                options = (KEEP, OFFLOAD, RECOMPUTE, REPEAT) if self._units[number].makers else (KEEP, OFFLOAD)
                 changed[number] = random.choice(options)
-            plan = self._evaluate(changed, inf)
-            if plan.step_s <= step_s or random.random() < exp((step_s - plan.step_s) / warmth_s):
-                choices, step_s = changed, plan.step_s
+            changed_s = step_s_of.get(key := bytes(changed))
+            if changed_s is None:
+                changed_s = step_s_of[key] = self._evaluate(changed, inf).step_s
+            else:
+                self._count()
+            if changed_s <= step_s or random.random() < exp((step_s - changed_s) / warmth_s):
+                choices, step_s = changed, changed_s
 
 
 def seeds(
-    units: Sequence[Unit],
-    by_program: frozenset[int],
-    offloaded: Mapping[int, float],
-    recomputed: Mapping[int, float],
+    units: Sequence[Unit], by_program: frozenset[int], offloaded: Mapping[int, float], recomputed: Mapping[int, float]
 ) -> Iterator[Choices]:
     """Yield choices to start from: everything kept, everything offloaded, and the relaxation rounded in several ways.
 
@@ -130,9 +136,7 @@ def seeds(
     gathered = any(unit.gather_s for unit in units)
     for choices in _seeds(len(units), offloaded, recomputed):
         if gathered:
-            yield [
-                RECOMPUTE if unit.gather_s else choice for unit, choice in zip(units, choices, strict=True)
-            ]
+            yield [RECOMPUTE if unit.gather_s else choice for unit, choice in zip(units, choices, strict=True)]
         yield choices
     for choice in (KEEP, OFFLOAD) if gathered else ():
         again = (unit.makers and (unit.gather_s or not by_program.isdisjoint(unit.blocks)) for unit in units)
@@ -146,16 +150,13 @@ def _seeds(units: int, offloaded: Mapping[int, float], recomputed: Mapping[int, 
         yield [RECOMPUTE if recomputed.get(number, 0.0) > threshold else OFFLOAD for number in range(units)]
     kept = [offloaded.get(number, 0.0) + recomputed.get(number, 0.0) < 0.01 for number in range(units)]
     yield [
-        KEEP if kept[number] else RECOMPUTE if recomputed.get(number, 0.0) > 0.5 else OFFLOAD
-        for number in range(units)
+        KEEP if kept[number] else RECOMPUTE if recomputed.get(number, 0.0) > 0.5 else OFFLOAD for number in range(units)
     ]
 
 
-def carried(plan: Plan, problem: Problem) -> Iterator[Choices]:
+def carried(plan: EvaluatedChoices, problem: Problem) -> Iterator[Choices]:
     """Yield a plan's choices for another variant of its graph; of blocks that its own lacks, all leave, or all stay."""
-    chosen = {
-        block: n for unit, n in zip(plan.problem.units, plan.choices, strict=True) for block in unit.blocks
-    }
+    chosen = {block: n for unit, n in zip(plan.problem.units, plan.choices, strict=True) for block in unit.blocks}
     for otherwise in (OFFLOAD, KEEP):
         choices = [chosen.get(unit.blocks[0], otherwise) for unit in problem.units]
         yield [

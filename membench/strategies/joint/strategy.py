@@ -1,36 +1,39 @@
-"""Joint: keep, offload, recompute or encode each stored block, chosen together under a budget, with a lower bound on the time.
+"""Joint: keep, offload, recompute or encode each stored block under a budget, with a lower bound on time.
 
 A step's time is that of its tasks, of what is computed again, and of waiting for copies. The method
 
-1. solves a linear program that the schedules of a large class satisfy (`bound`): its value is a lower bound on their time,
-2. takes from its solution, rounded, which ReLUs have masks, which index maps of pooling are stored in fewer bits, and which
-   algorithm each convolution has (`variants`), compares some such variants of the graph, and adds or drops single encodings,
-3. starts from the rounded solution and from offloading everything, and changes choices while that makes the step shorter
-   (`search`); each set of choices is timed by planning its copies (`evaluation`): a copy to the host starts when its block
-   is written, and the block's memory is given back when the copy has ended or memory is needed; a copy back takes memory as
-   late as the link allows. Convolutions then get the fastest algorithms for which this leaves room,
-4. asks the other lossless methods, the published planners included (`others`), unless its step is as short as the bound:
-   their decisions are starting points of the search, and the fastest of all schedules is taken, so that it is never slower
-   than any of them within the same budget (`checkmate` is asked on small graphs only),
+1. solves a linear program that the schedules of a large class satisfy (`bound`): its value is a lower bound on their
+   time,
+2. takes from its solution, rounded, which ReLUs have masks, which index maps of pooling are stored in fewer bits, and
+   which algorithm each convolution has (`variants`), compares some such variants of the graph, and adds or drops single
+   encodings,
+3. starts from the rounded solution and from offloading everything, and changes choices while that makes the step
+   shorter (`search`); each set of choices is timed by planning its copies (`evaluation`): a copy to the host starts
+   when its block is written, and the block's memory is given back when the copy has ended or memory is needed; a copy
+   back takes memory as late as the link allows. Convolutions then get the fastest algorithms for which this leaves
+   room,
+4. asks the other lossless methods, the published planners included (`others`), unless its step is as short as the
+   bound: their decisions are starting points of the search, and the fastest of all schedules is taken, so that it is
+   never slower than any of them within the same budget (`checkmate` is asked on small graphs only),
 5. states the bound (`lower_bound_s`) and by how much the step exceeds it (`gap`) in the schedule's decisions.
 
-Under a budget weights, with their gradients and an optimizer's states, may also have their home in host memory, where the host
-updates them (`homes`): their weights come for their uses, and their gradients leave. Such plans are made wherever the others take
-longer than the tasks, with several numbers of layers at home, that of the linear program among them; the bound is then that of
-the schedules that may do so. Where it is lower than that of plans with all weights on the device, they are made first, and others
-only if their bound is below the fastest of them.
+Under a budget weights, with their gradients and an optimizer's states, may also have their home in host memory, where
+the host updates them (`homes`): their weights come for their uses, and their gradients leave. Such plans are made
+wherever the others take longer than the tasks, with several numbers of layers at home, that of the linear program among
+them; the bound is then that of the schedules that may do so. Where it is lower than that of plans with all weights on
+the device, they are made first, and others only if their bound is below the fastest of them.
 
-Under sharded weights a rank's gathered weights are stored blocks as well: they stay from the forward to the backward pass, or are
-gathered again ahead of their use, which takes the time of a collective (`planning.parallel.gathering`). The bound contains collectives
-(`windows`), and the program's own schedule is among those under 4.
+Under sharded weights a rank's gathered weights are stored blocks as well: they stay from the forward to the backward
+pass, or are gathered again ahead of their use, which takes the time of a collective (`planning.parallel.gathering`).
+The bound contains collectives (`windows`), and the program's own schedule is among those under 4.
 
-Without a budget the step takes the time of the fastest algorithms, which is eager's where the device offers no choice, with the
-least memory found that costs no time. Masks and narrow index maps are written by PyTorch's operators, a byte and two or four
-bytes for each element; Gist's bits are finer, and its schedule is one of those under 4. Not its codec for sparse maps, whose
-size depends on the data.
+Without a budget the step takes the time of the fastest algorithms, which is eager's where the device offers no choice,
+with the least memory found that costs no time. Masks and narrow index maps are written by PyTorch's operators, a byte
+and two or four bytes for each element; Gist's bits are finer, and its schedule is one of those under 4. Not its codec
+for sparse maps, whose size depends on the data.
 
-Ours; related are POFO (Beaumont, Eyraud-Dubois, Shilova, NeurIPS 2021) and Capuchin (Peng et al., ASPLOS 2020), which choose
-between the same means by other rules.
+Ours; related are POFO (Beaumont, Eyraud-Dubois, Shilova, NeurIPS 2021) and Capuchin (Peng et al., ASPLOS 2020), which
+choose between the same means by other rules.
 """
 
 from bisect import bisect_left
@@ -40,9 +43,9 @@ from functools import cache
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.execution.simulation import step_time_s
 from membench.planning.parallel.gathering import gathered_once
 from membench.strategies.base import Strategy
@@ -53,23 +56,29 @@ if TYPE_CHECKING:
     from membench.strategies.joint.planner import Planner
 
 PARTS_AT_HOME = (0.0, 1 / 16, 1 / 4, 1.0)
-"""Numbers of updates on the host that are tried: of those between the least with which the budget can be kept, from the linear
-program's number on, and all of them."""
+"""Numbers of updates on the host that are tried, as parts of a range.
+
+It goes from the least with which the budget can be kept, the linear program's number or more, to all of them.
+"""
 
 PARTS_OF_SHARDS = (1 / 4, 1 / 2, 1.0)
-"""The same where weights are in shards, of all updates: the linear program gathers weights again as if their shards were on the device,
-and so moves too many updates."""
+"""The same where weights are in shards, as parts of all updates.
+
+The linear program gathers weights again as if their shards were on the device, and so moves too many updates.
+"""
 
 WORTH_WHILE = 1.005
 """The fastest plan so far over the bound of another class of schedules: where it is less, that one is not searched."""
 
 FEW_MOMENTS = 100
-"""Of the linear program of a bound that only decides which plans are searched: a fifth of the time, and for a Llama of 7 billion
-weights lower by up to 0.3 %."""
+"""Number of moments in a bound that only decides which plans are searched.
+
+It takes a fifth of the time, and is lower by up to 0.3 % for a Llama of 7 billion weights.
+"""
 
 
 class Joint(Strategy):
-    """Keep, offload or recompute each stored block, chosen together under a budget; states a lower bound on the time."""
+    """Keep, offload or recompute stored blocks, chosen together under a budget; state a lower bound on the time."""
 
     name = "joint"
     searches_under_budget = True
@@ -93,8 +102,7 @@ class Joint(Strategy):
         at_home = cache(lambda: Planner(homes.at(len(homes.parts)), cost, homes.residences))
         candidates: list[Timed] = []
         leaves_first = (
-            stays_s > planner.compute_s * (1 + TOLERANCE)
-            and stays_s > at_home().least_s(budget_bytes) * WORTH_WHILE
+            stays_s > planner.compute_s * (1 + TOLERANCE) and stays_s > at_home().least_s(budget_bytes) * WORTH_WHILE
         )
         if stays_s < inf and not leaves_first:
             candidates += self._of_planner(planner, others)
@@ -127,10 +135,7 @@ class Joint(Strategy):
         shares = PARTS_OF_SHARDS if is_rank else PARTS_AT_HOME
         found: list[Timed] = []
         for number in sorted({ceil(least + share * (count - least)) for share in shares}):
-            if (
-                _fastest_s(found)
-                <= planner_of(number).least_s(others.budget_bytes, FEW_MOMENTS) * WORTH_WHILE
-            ):
+            if _fastest_s(found) <= planner_of(number).least_s(others.budget_bytes, FEW_MOMENTS) * WORTH_WHILE:
                 break  # and so, as a rule, is the bound with more updates on the host
             found += self._of_planner(planner_of(number), others)
         return found
@@ -143,9 +148,9 @@ class Joint(Strategy):
 
 
 def _least(numbers: range, holds: Callable[[int], bool]) -> int:
-    """Return the first of the numbers for which a condition holds that then holds for all behind it, or the end of their range.
+    """Return the first number from which on a condition holds for all that follow, or the end of their range.
 
-    It is asked for few of them where the first one is near their start.
+    The condition is asked for few of them where the first one is near their start.
     """
     width = 1
     while width < len(numbers) and not holds(numbers[width - 1]):

@@ -1,4 +1,4 @@
-"""Variants of a graph: for each layer forms that give the same bits, of which some need less memory and others less time.
+"""Variants of a graph: forms of layers with the same bits, of which some need less memory, others less time.
 
 - A ReLU's backward pass reads a mask in place of the ReLU's output (`planning.rewrites.rewrite.mask_relu`).
 - The index map of max pooling is stored in fewer bits (`planning.rewrites.narrow`).
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
 
-from membench.core.cost_model import CostModel
-from membench.core.task_graph import RESULT_ROLES, Kind, Phase, Task, TaskGraph
+from membench.core.graph.task_graph import RESULT_ROLES, Kind, Phase, Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.choices.problem import Problem, large_bytes
 from membench.planning.rewrites.narrow import index_maps, narrow_indices
 from membench.planning.rewrites.rewrite import join_convolution_backward, mask_relu, maskable_relus
@@ -61,7 +61,7 @@ class Variants:
     """The variants of one graph, each built once.
 
     Attributes:
-        options: of each task with a choice of algorithms those of which no other is both as fast and as small, the
+        options: for each task with a choice of algorithms, those with no other both as fast and as small, the
             fastest first.
     """
 
@@ -90,7 +90,7 @@ class Variants:
         return tuple(dict.fromkeys((plain, self.smallest)))
 
     def rounded(self, relaxed: Relaxation, budget_bytes: int) -> Iterator[tuple[Variant, ...]]:
-        """Yield variants to try, the faster and the smaller: with what the linear program saves, in two roundings; the extremes."""
+        """Yield variants, fast and small: with the linear program's savings in two roundings, and the extremes."""
         found: list[tuple[Variant, ...]] = []
         for threshold in THRESHOLDS:
             taken = {saving for saving, fraction in relaxed.saved.items() if fraction > threshold}
@@ -102,9 +102,7 @@ class Variants:
             )
             found.append((variant, replace(variant, is_joined=False)))
             found += ((self.limited(variant, size_bytes),) for size_bytes in self._workspaces())
-        yield from dict.fromkeys(
-            [*found, (self.fastest, replace(self.fastest, is_joined=False), *self.least)]
-        )
+        yield from dict.fromkeys([*found, (self.fastest, replace(self.fastest, is_joined=False), *self.least)])
 
     def _workspaces(self) -> list[int]:
         """Return sizes to try as a limit of all workspaces: halves of the largest, of which each has another effect."""
@@ -141,26 +139,23 @@ class Variants:
             (
                 task,
                 next(
-                    (n for n, each in enumerate(options) if each.workspace_bytes <= room_bytes[task]),
-                    len(options) - 1,
+                    (n for n, each in enumerate(options) if each.workspace_bytes <= room_bytes[task]), len(options) - 1
                 ),
             )
             for task, options in self.options.items()
         )
 
     def bounding(self, budget_bytes: int | None) -> Problem:
-        """Return the problem whose linear program every variant satisfies: of each task the fastest form that fits alone."""
+        """Return the problem whose linear program fits every variant: each task's fastest form that fits alone."""
         return self.problem(Variant(False, algorithms=self._fitting(budget_bytes)))
 
     def savings(self, budget_bytes: int) -> tuple[Saving, ...]:
         """Return what variants save, for the linear program of `bounding`."""
-        of_algorithms = (
-            saving for savings in self._algorithm_savings(budget_bytes).values() for saving in savings
-        )
+        of_algorithms = (saving for savings in self._algorithm_savings(budget_bytes).values() for saving in savings)
         return (*self._mask_savings.values(), *self._map_savings.values(), *of_algorithms)
 
     def _fitting(self, budget_bytes: int | None) -> tuple[tuple[int, int], ...]:
-        """Return the fastest option of each task that fits together with the task's blocks and the results before it."""
+        """Return the fastest option of each task that fits together with its blocks and the results before it."""
 
         def fits(task: int, option: Option) -> bool:
             return budget_bytes is None or self._needed_bytes[task] + option.workspace_bytes <= budget_bytes
@@ -215,9 +210,7 @@ class Variants:
             size_bytes = graph.blocks[relu.block].size_bytes
             frees = (size_bytes, self._use_before(relu.block, relu.backward) + 1, after)
             cost_s = max(0.0, self._mask_s[layer])
-            found[layer] = Saving(
-                (relu.block, relu.backward), (frees, (in_place_bytes, relu.backward, after)), cost_s
-            )
+            found[layer] = Saving((relu.block, relu.backward), (frees, (in_place_bytes, relu.backward, after)), cost_s)
         return found
 
     @cached_property
@@ -286,7 +279,7 @@ class Variants:
 
 
 def held_bytes(graph: TaskGraph) -> list[int]:
-    """Return the bytes that any schedule holds while each task runs: the task's, and the results that were made before."""
+    """Return the bytes that any schedule holds during each task: its own, and the results made before."""
     found, results, results_bytes = [], set[int](), 0
     for task, needed_bytes in zip(graph.tasks, graph.needed_bytes, strict=True):
         touched_bytes = graph.size_bytes(results.intersection((*task.reads, *task.writes)))
@@ -303,6 +296,4 @@ def _options(task: Task, cost: CostModel) -> tuple[Option, ...]:
     found += (Option(each.name, each.workspace_bytes, each.time_s) for each in cost.algorithms(task))
     found.sort(key=lambda option: (option.time_s, option.workspace_bytes))
     smallest = list(accumulate((option.workspace_bytes for option in found), min))
-    return tuple(
-        option for n, option in enumerate(found) if n == 0 or option.workspace_bytes < smallest[n - 1]
-    )
+    return tuple(option for n, option in enumerate(found) if n == 0 or option.workspace_bytes < smallest[n - 1])

@@ -1,15 +1,15 @@
 """Windows of a step in which its collectives run: lower bounds on its time.
 
-Collectives of one axis of a mesh run one after another. Each begins behind the last task of the compute stream that makes what it
-sends (its *release*), and ends before the first one that uses what it receives (its *deadline*). Those that are released behind one
-task and due before a later one therefore take place in the time from the end of the former to the start of the latter, which is
-that of the tasks between them, and of what the compute stream does or waits for in addition there. Updates run when a schedule
-likes, so that what they use is due at the end of the step.
+Collectives of one axis of a mesh run one after another. Each begins behind the last task of the compute stream that
+makes what it sends (its *release*), and ends before the first one that uses what it receives (its *deadline*). Those
+that are released behind one task and due before a later one therefore take place in the time from the end of the former
+to the start of the latter, which is that of the tasks between them, and of what the compute stream does or waits for in
+addition there. Updates run when a schedule likes, so that what they use is due at the end of the step.
 
-A running collective takes a share of the device's processors from kernels: the next kernel is longer by that share of the
-collective's time, less what the device has been idle before it. The launch of that kernel, which is counted in its time, is such
-an idle time, and others are in addition to all tasks. So the step is longer than its tasks by the sum of these shares, less a
-launch for each.
+A running collective takes a share of the device's processors from kernels: the next kernel is longer by that share of
+the collective's time, less what the device has been idle before it. The launch of that kernel, which is counted in its
+time, is such an idle time, and others are in addition to all tasks. So the step is longer than its tasks by the sum of
+these shares, less a launch for each.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from itertools import product
 
 import numpy as np
 
-from membench.core.task_graph import Phase
+from membench.core.graph.task_graph import Phase
 from membench.planning.choices.problem import Problem
 
 BOUNDARIES = 8
@@ -34,8 +34,8 @@ class Exchange:
     """A collective of the graph.
 
     Attributes:
-        released: the last task of the compute stream that it depends on, -1 if none; `due`: the first one before the update that
-            depends on it, or the number of tasks.
+        released: the last task of the compute stream that it depends on, -1 if none; `due`: the first one before the
+            update that depends on it, or the number of tasks.
         delay_s: by which it makes kernels longer, at least.
     """
 
@@ -88,9 +88,7 @@ def gathers(problem: Problem, unit: int) -> Gathers:
 
 
 def _least_delay_s(problem: Problem, operation: int) -> float:
-    launch_s = max(
-        problem.launch_s[1 : len(problem.graph.tasks)], default=0.0
-    )  # the step's is before the first
+    launch_s = max(problem.launch_s[1 : len(problem.graph.tasks)], default=0.0)  # the step's is before the first
     return max(0.0, problem.delay_s[operation] - launch_s)
 
 
@@ -112,7 +110,7 @@ def least_with_collectives_s(problem: Problem) -> float:
 
 
 def windows(exchanges: Sequence[Exchange], at: Callable[[int], int]) -> Iterator[tuple[int, int, str, float]]:
-    """Yield windows of moments: the first, the one behind the last, the axis, and the seconds of its collectives in between.
+    """Yield windows of moments: the first, that behind the last, the axis, its collectives' seconds between.
 
     Args:
         at: returns the first moment at or behind a task.

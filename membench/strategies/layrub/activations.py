@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from membench.core.task_graph import Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.task_graph import Kind, Phase, Role, Task, TaskGraph
 
 
 @dataclass(frozen=True)

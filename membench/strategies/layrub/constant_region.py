@@ -21,8 +21,8 @@ A block that would meet another in its piece, which the published sources do not
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Kind, Role, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import Kind, Role, TaskGraph
 from membench.planning.region import Region, join_regions, keep_apart, plan_region
 from membench.strategies.layrub.activations import Activations
 

@@ -3,13 +3,15 @@
 Three strategies of the paper. Where a gradient takes its activation's space, a ReLU's backward reads a one-byte mask
 (the memory-efficient ReLU of Section 4.2), because the output whose sign it needs has been overwritten:
 
-- `LayrubIntra` (3.2): a gradient takes the space of its own layer's activation. Saves at most half; nothing is offloaded.
+- `LayrubIntra` (3.2): a gradient takes the space of its own layer's activation. Saves at most half; nothing is
+  offloaded.
 - `LayrubInter` (3.3): an activation is offloaded after its last reader of the forward pass and prefetched one layer
   before its backward. Activations and gradients have spaces of their own.
 - `LayrubHybrid` (3.4): both. The default "Layrub" of the paper from Section 5.3 on.
 
 Algorithm 1 moves every activation, read by the backward pass or not (a sum's inputs, a concatenation's): its gradient
-will lie in the activation's space. Here an option, `only_needed`, leaves those copies out. The batch stays on the device.
+will lie in the activation's space. Here an option, `only_needed`, leaves those copies out. The batch stays on the
+device.
 
 The order of 3.1, weight gradient before data gradient, is the graph's own. Not vDNN, which offloads the inputs of
 convolutions, searches for what to prefetch, and keeps activations and gradients apart.
@@ -18,9 +20,9 @@ convolutions, searches for what to prefetch, and keeps activations and gradients
 from collections.abc import Collection
 from itertools import zip_longest
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Role, Task, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import Role, Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.region import Region, keep_apart
 from membench.planning.rewrites.rewrite import mask_relu
@@ -81,7 +83,7 @@ def _reuse(builder: ScheduleBuilder, task: Task, activations: Activations) -> No
 
 
 def _buffers_of_parts(activations: Activations) -> Region:
-    """Return the buffers of gradients that are summed up: the first ones of all sums share one, the second ones another.
+    """Return the buffers of summed gradients: the first ones of all sums share one, the second ones another.
 
     There are as many as the sum with the fewest has (the published sources, `intralayer`).
     """
@@ -141,9 +143,7 @@ class _Migration(Strategy):
                 builder.prefetch_offloaded(b for b in data if not (self._only_needed and builder.is_dead(b)))
             for task in layer.tasks:
                 builder.compute(task)
-                if (
-                    intra_layer
-                ):  # the weight gradient reads an activation last; the data gradient takes its space
+                if intra_layer:  # the weight gradient reads an activation last; the data gradient takes its space
                     _free_dead(builder, task)
             builder.synchronize()
             builder.free_dead()
@@ -168,7 +168,7 @@ class LayrubHybrid(_Migration):
 
 
 def _forward(builder: ScheduleBuilder, migrating: set[int]) -> None:
-    """Algorithm 1, forward: offload what a layer is the last to touch while it runs; Table 3 counts references for this."""
+    """Algorithm 1, forward: offload what a layer is the last to touch (references in Table 3) while it runs."""
     layers = builder.graph.forward_layers
     read_at_once = layers[-1].touches | builder.graph.backward_layers[0].reads
     for layer, offloaded in zip(layers, last_touched(layers, migrating - read_at_once), strict=True):

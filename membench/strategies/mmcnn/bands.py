@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from membench.core.call import Value
-from membench.core.task_graph import RESULT_ROLES, TaskGraph
+from membench.core.graph.call import Value
+from membench.core.graph.task_graph import RESULT_ROLES, TaskGraph
 from membench.strategies.mmcnn.windows import window_of
 
 
@@ -34,7 +34,7 @@ def has_rows_of(whole: Value, value: Value) -> bool:
 
 
 def splittable_blocks(graph: TaskGraph) -> dict[int, Value]:
-    """Return the blocks that may lie in bands, with the values that are created there: every update of them is by rows."""
+    """Return blocks that may lie in bands, every update being by rows, and the values created there."""
     read = {block for task in graph.tasks for block in task.reads}
     created: dict[int, Value] = {}
     for task in graph.tasks:
@@ -44,9 +44,7 @@ def splittable_blocks(graph: TaskGraph) -> dict[int, Value]:
         result = call.outputs[0]
         if result is None:
             target = call.args[0]
-            if target.block in created and (
-                window_of(call) is None or not has_rows_of(created[target.block], target)
-            ):
+            if target.block in created and (window_of(call) is None or not has_rows_of(created[target.block], target)):
                 del created[target.block]
         elif (
             graph.blocks[result.block].role not in RESULT_ROLES

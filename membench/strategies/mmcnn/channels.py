@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 
-from membench.core.call import Call, Value
+from membench.core.graph.call import Call, Value
 
 WeightOf = Callable[[Value, Value], Value]
 """Maps a weight and a share of it to the value that holds the share."""

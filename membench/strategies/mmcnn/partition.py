@@ -1,29 +1,29 @@
 """Layers computed in parts: some rows of a feature map at a time, or some output channels with only their weights.
 
 mmCNN, Section 3.1: output channels do not depend on each other (Equation 2), so a convolution or a linear layer may
-compute some of them at a time, with the matching weights, and concatenate them (Equation 3). Where a feature map itself is
-too large, a layer computes some rows of it, from the rows that its window reaches; these rows lie in blocks of their own,
-*bands*, which may be offloaded one by one.
+compute some of them at a time, with the matching weights, and concatenate them (Equation 3). Where a feature map itself
+is too large, a layer computes some rows of it, from the rows that its window reaches; these rows lie in blocks of their
+own, *bands*, which may be offloaded one by one.
 
     convolution in 2 x 3 parts       for each share of the channels, for each band of rows:
                                          gather the rows that the band reads      [where they lie in several bands]
-                                         pad them                                 [where the window reaches beyond the edge]
+                                         pad them                                 [where the window crosses the edge]
                                          compute
                                      for each band: concatenate its channels
 
-Element-wise operators, normalisation and maximum pooling give the same bits as on the whole; convolutions and linear layers
-sum in the order that their kernel chooses for the shape. An operator whose rows cannot be computed separately reads whole
-feature maps: their bands are gathered first.
+Element-wise operators, normalisation and maximum pooling give the same bits as on the whole; convolutions and linear
+layers sum in the order that their kernel chooses for the shape. An operator whose rows cannot be computed separately
+reads whole feature maps: their bands are gathered first.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from membench.core.call import Call, Value, map_values, values_in
-from membench.core.changed_tasks import numbered
-from membench.core.convolution import Convolution
-from membench.core.task_graph import Block, Kind, Role, Task, TaskGraph
+from membench.core.graph.call import Call, Value, map_values, values_in
+from membench.core.graph.changed_tasks import numbered
+from membench.core.graph.convolution import Convolution
+from membench.core.graph.task_graph import Block, Kind, Role, Task, TaskGraph
 from membench.strategies.mmcnn.bands import (
     Band,
     has_rows_of,
@@ -103,7 +103,7 @@ class Partitioner:
         self._last: dict[int, _Rewritten] = {}
 
     def pieces(self, parts: Mapping[int, Parts]) -> list[tuple[Task, ...]]:
-        """Return for each task of the graph the tasks that replace it; the same object as the last time if they are equal."""
+        """Return the tasks that replace each task of the graph: the last time's object, if they are equal."""
         self._split.clear()
         return [self._piece(task, parts.get(task.index, Parts())) for task in self._graph.tasks]
 
@@ -158,9 +158,7 @@ class Partitioner:
     def _compute_channels(self, task: Task, call: Call, result: Value, channels: list[Share]) -> None:
         """Compute some output channels at a time, and concatenate them (mmCNN, Equations 2 and 3)."""
         pieces = [
-            self._compute_part(
-                task.name + share.label, self._whole_call(share.narrow(call, self._share_of_weight))
-            )
+            self._compute_part(task.name + share.label, self._whole_call(share.narrow(call, self._share_of_weight)))
             for share in channels
         ]
         self._concatenate(task.name, pieces, 1, result)
@@ -231,8 +229,7 @@ class Partitioner:
         if window.padding_argument is not None and len(args) > window.padding_argument:
             args[window.padding_argument] = (0, *args[window.padding_argument][1:])
         outputs = tuple(
-            with_rows(out, end - start) if out is not None and len(out.shape) >= 4 else out
-            for out in call.outputs
+            with_rows(out, end - start) if out is not None and len(out.shape) >= 4 else out for out in call.outputs
         )
         return replace(call, args=tuple(args), outputs=outputs)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import ceil
 
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
-from membench.core.task_graph import Role, Task, TaskGraph
+from membench.core.graph.task_graph import Role, Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.strategies.mmcnn.partition import Partitioner, Parts, most_parts, partition
 
 _GROWTH = 1.25
@@ -121,11 +121,7 @@ class _Needs:
 
 
 def _finer(
-    too_large: Sequence[_Part],
-    parts: Mapping[int, Parts],
-    most: Sequence[Parts],
-    room_bytes: int,
-    growth: float,
+    too_large: Sequence[_Part], parts: Mapping[int, Parts], most: Sequence[Parts], room_bytes: int, growth: float
 ) -> dict[int, Parts]:
     """Return more parts for the tasks that are too large and for those that made what they read.
 

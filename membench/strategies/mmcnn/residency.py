@@ -7,14 +7,14 @@ before a task:   while its blocks do not fit: evict the resident block that is n
 after it:        free dead blocks
 
 The peak keeps the budget wherever each task alone does. Evicting the block that is needed last: Belady, "A study of
-replacement algorithms for a virtual-storage computer" (IBM Systems Journal, 1966), the fewest fetches when all blocks are of
-one size.
+replacement algorithms for a virtual-storage computer" (IBM Systems Journal, 1966), the fewest fetches when all blocks
+are of one size.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from membench.core.task_graph import RESULT_ROLES, Task
+from membench.core.graph.task_graph import RESULT_ROLES, Task
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.uses import touching_tasks
 
@@ -63,7 +63,7 @@ class Residency:
             del self._movable[block]
 
     def _fetch_ahead(self, task: Task) -> None:
-        """Prefetch what following tasks read, in their order, as long as it fits together with all that is held until then."""
+        """Prefetch in order what following tasks read, while it fits together with all that is held until then."""
         held_bytes = self._builder.live_bytes + self._total(task.creates)
         spare_bytes = self._budget_bytes - held_bytes - task.workspace_bytes
         coming: set[int] = set()
@@ -99,11 +99,7 @@ class Residency:
         self._movable[block] = None
 
     def _missing(self, task: Task) -> list[int]:
-        return [
-            b
-            for b in task.reads
-            if not self._graph.blocks[b].is_external and not self._builder.is_resident(b)
-        ]
+        return [b for b in task.reads if not self._graph.blocks[b].is_external and not self._builder.is_resident(b)]
 
     def _total(self, blocks: Iterable[int]) -> int:
         return sum(self._size_bytes[block] for block in blocks)

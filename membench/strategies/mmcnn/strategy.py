@@ -2,9 +2,9 @@
 
 mmCNN's paper, Section 3: weights and feature maps are kept in host memory and prefetched. Layers form *convolutional
 segments*: the layers after one convolution or linear layer, up to and including the next (Figure 5). For each segment
-Algorithm 1 decides in how many parts the weights at its end are prefetched while its first layer runs (conv_number; 0: when
-they are needed), and in how many parts each layer computes (self_number). Where the network fits as a whole, it runs as
-usual (the paper's normal mode).
+Algorithm 1 decides in how many parts the weights at its end are prefetched while its first layer runs (conv_number; 0:
+when they are needed), and in how many parts each layer computes (self_number). Where the network fits as a whole, it
+runs as usual (the paper's normal mode).
 
 The paper counts only a layer's feature maps and weights. A real operator also has a workspace, gathers rows that lie in
 several bands, and pooling returns indices; so after Algorithm 1 everything that does not fit is split further
@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Mode, Role, TaskGraph
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Mode, Role, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.rewrite import keep_on_host
 from membench.strategies.base import Strategy
@@ -62,8 +62,8 @@ class Mmcnn(Strategy):
     """mmCNN: inference of large networks in parts, from host memory, under a memory limit (Section 3, Algorithm 1).
 
     Args:
-        pn_max: the most parts in which weights are prefetched. The paper gives no value, and its Table 4 leaves 3 to 6 open. Of
-            these it is the largest: weights are prefetched unless the table shows that they are not.
+        pn_max: the most parts in which weights are prefetched. The paper gives no value, and its Table 4 leaves 3 to 6
+            open. Of these it is the largest: weights are prefetched unless the table shows that they are not.
     """
 
     name = "mmcnn"
@@ -90,15 +90,13 @@ class Mmcnn(Strategy):
 def algorithm_1(layers: Sequence[LayerSizes], limit_bytes: int, pn_max: int) -> list[Decision]:
     """Decide conv_number and self_number of each layer, as the paper's tables show them.
 
-    The rule that Tables 3 to 6 follow, where the printed algorithm leaves rounding, the bound and a branch open. Feature
-    maps that exceed the limit are split into as many parts as it takes, even into more than they have rows.
+    The rule that Tables 3 to 6 follow, where the printed algorithm leaves rounding, the bound and a branch open.
+    Feature maps that exceed the limit are split into as many parts as it takes, even into more than they have rows.
     """
     decisions: list[Decision] = []
     for segment in _segments(layers):
         row_parts = [max(1, ceil(layer.feature_map_bytes / limit_bytes)) for layer in segment]
-        held_bytes = [
-            layer.feature_map_bytes / parts for layer, parts in zip(segment, row_parts, strict=True)
-        ]
+        held_bytes = [layer.feature_map_bytes / parts for layer, parts in zip(segment, row_parts, strict=True)]
         conv_numbers, self_numbers = [0] * len(segment), list(row_parts)
         weight_bytes = segment[-1].weight_bytes
         mem_max, at_end = max(held_bytes), held_bytes[-1]
@@ -136,9 +134,7 @@ def layers_of(graph: TaskGraph) -> list[LayerSizes]:
 def _sizes(graph: TaskGraph, layer: LayerTasks) -> LayerSizes:
     """Count the blocks that the layer shares with others, without those that only its own tasks use."""
     last_task = layer.tasks[-1].index
-    inner = {
-        b for b in layer.creates if graph.last_use[b] <= last_task and graph.blocks[b].role is not Role.OUTPUT
-    }
+    inner = {b for b in layer.creates if graph.last_use[b] <= last_task and graph.blocks[b].role is not Role.OUTPUT}
     touched = [graph.blocks[b] for b in layer.touches - inner]
     return LayerSizes(
         feature_map_bytes=sum(b.size_bytes for b in touched if b.role in _FEATURE_MAPS),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from membench.core.call import Call, Value, resolve_operator
+from membench.core.graph.call import Call, Value, resolve_operator
 
 _DIMENSIONS = 4
 """Images, channels, rows, columns; the normalisation of neighbouring channels has one more in front of the rows."""

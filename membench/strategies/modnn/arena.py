@@ -1,7 +1,7 @@
 """The arena: one pool of device memory in which every block has a planned address.
 
-`Arena` serves memory as moDNN's memory manager does: a free piece of exactly the size if there is one, otherwise the first
-that is large enough (Section 3.3).
+`Arena` serves memory as moDNN's memory manager does: a free piece of exactly the size if there is one, otherwise the
+first that is large enough (Section 3.3).
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from membench.core.task_graph import Block
+from membench.core.graph.task_graph import Block
 from membench.planning.pool import Pool, aligned
 
 
@@ -22,7 +22,7 @@ class Arena(Pool):
     Sizes are multiples of `ALIGNMENT_BYTES`. Held is everything up to the highest address used so far.
 
     Args:
-        capacity_bytes: of the pool; None: unlimited.
+        capacity_bytes: the pool's capacity; None: unlimited.
     """
 
     held_bytes = 0
@@ -76,7 +76,7 @@ class Arena(Pool):
         self._add_gap(start, end)
 
     def first_without_room(self, sizes_bytes: Sequence[int]) -> int | None:
-        """Return the position of the first size without room if these are served one after another; None: all have room."""
+        """Return the position of the first size without room if served one by one, None if all have room."""
         extent_bytes = self.held_bytes
         taken: list[tuple[int, int]] = []
         for size_bytes in sizes_bytes:

@@ -12,8 +12,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from membench.core.cost_model import CostModel
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.pool import aligned
 from membench.strategies.modnn.arena import Arena
 from membench.strategies.modnn.eviction import Neighbours, best_scheme
@@ -47,7 +47,7 @@ class ClockedMemory:
     """Blocks in one arena, and the time.
 
     Args:
-        capacity_bytes: of the pool; None: unlimited.
+        capacity_bytes: the pool's capacity; None: unlimited.
 
     Attributes:
         compute_s: when the next task could start.
@@ -113,9 +113,7 @@ class ClockedMemory:
         self._allocate(block, self.copy_s)
         self.moves.append((Move.PREFETCH, block))
 
-    def run(
-        self, reads: Iterable[int], creates: Iterable[int], changes: Iterable[int], time_s: float
-    ) -> None:
+    def run(self, reads: Iterable[int], creates: Iterable[int], changes: Iterable[int], time_s: float) -> None:
         """Run a task on resident blocks.
 
         Args:
@@ -200,7 +198,7 @@ class ClockedMemory:
         return np.flatnonzero(is_resident)
 
     def _neighbours(self, may_evict: MayEvict, gone: list[int]) -> tuple[NDArray[np.int64], Neighbours]:
-        """Return for each piece the block that could be evicted from it, or -1, and what that costs; see `_resident`."""
+        """Return for each piece the block that it could evict, or -1, and the cost of that; see `_resident`."""
         addresses, size_bytes, is_free = self.arena.pieces()
         blocks = self._resident(gone)
         held = np.full(len(addresses), -1)

@@ -1,7 +1,7 @@
 """moDNN's offloading schemes: neighbouring pieces of a pool that are evicted to make room (Section 5.2.1).
 
-A scheme is a range of neighbouring pieces that is large enough. All ranges grow together, one piece at a time, so that a
-pool of thousands of pieces is searched in a few steps over arrays.
+A scheme is a range of neighbouring pieces that is large enough. All ranges grow together, one piece at a time, so that
+a pool of thousands of pieces is searched in a few steps over arrays.
 """
 
 from dataclasses import dataclass
@@ -52,9 +52,7 @@ class Scheme:
     copy_free_s: float
 
 
-def best_scheme(
-    neighbours: Neighbours, needed_bytes: int, *, compute_s: float, copy_free_s: float
-) -> Scheme | None:
+def best_scheme(neighbours: Neighbours, needed_bytes: int, *, compute_s: float, copy_free_s: float) -> Scheme | None:
     """Return the scheme that delays computing least; among equals the one with fewest bytes, then the first one.
 
     For each first piece only the shortest range that is large enough is considered. A range is dropped once it is

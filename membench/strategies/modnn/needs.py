@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from membench.core.errors import InfeasibleSchedule
-from membench.core.task_graph import Task, TaskGraph
+from membench.core.graph.task_graph import Task, TaskGraph
 from membench.planning.pool import aligned
 from membench.planning.uses import touching_tasks
 
@@ -13,9 +13,9 @@ class PoolNeeds:
     """The blocks of a graph's tasks that lie in moDNN's pool, and their bytes.
 
     Attributes:
-        capacity_bytes: of the pool, the part of a budget that is left for it; None: unlimited.
-        next_defragmentation: for each task the next one, itself included, whose inputs could be prefetched only to be evicted again; behind
-            the last one the number of tasks.
+        capacity_bytes: the pool's capacity, the part of a budget that is left for it; None: unlimited.
+        next_defragmentation: for each task the next one, itself included, whose inputs could be prefetched only to be
+            evicted again; behind the last one the number of tasks.
     """
 
     def __init__(self, graph: TaskGraph, budget_bytes: int | None) -> None:
@@ -60,9 +60,9 @@ class PoolNeeds:
     def _predict_defragmentation(self) -> list[int]:
         """Return `next_defragmentation` (5.2.2).
 
-        Everything that may be evicted is taken as evicted and every prefetch as done: in addition to the task's own blocks,
-        the pool holds those that were made and not used yet. If even then the task has no room, everything will have to be
-        evicted. Contiguity is ignored.
+        Everything that may be evicted is taken as evicted and every prefetch as done: in addition to the task's own
+        blocks, the pool holds those that were made and not used yet. If even then the task has no room, everything will
+        have to be evicted. Contiguity is ignored.
         """
         tasks = self._graph.tasks
         changes_bytes = [0] * (len(tasks) + 1)

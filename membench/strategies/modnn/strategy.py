@@ -1,25 +1,27 @@
-"""moDNN: memory optimal deep neural network training on GPUs (Chen et al., IEEE TPDS 2019), for any budget above a lower bound.
+"""moDNN: memory optimal training on GPUs (Chen et al., IEEE TPDS 2019), for any budget above a bound.
 
 Before training, a simulation with a clock walks over the tasks (Algorithm 1) and decides what is copied and when:
 
-1. prepare: the task's inputs and outputs get addresses in one pool; where there is no room, those blocks are evicted whose
-   copies delay the task least (Section 5.2.1). Where no contiguous room can be made, everything is evicted and the inputs are
-   prefetched again.
-2. each convolution runs with the algorithm that gains the most after the delays that its workspace causes (Equation 10);
-   room for a workspace is made in the same way.
-3. inputs of later tasks are prefetched as late as possible (Equation 9), unless they would be evicted again before their use.
+1. prepare: the task's inputs and outputs get addresses in one pool; where there is no room, those blocks are evicted
+   whose copies delay the task least (Section 5.2.1). Where no contiguous room can be made, everything is evicted and
+   the inputs are prefetched again.
+2. each convolution runs with the algorithm that gains the most after the delays that its workspace causes (Equation
+   10); room for a workspace is made in the same way.
+3. inputs of later tasks are prefetched as late as possible (Equation 9), unless they would be evicted again before
+   their use.
 
-A step that has room as it is, with the fastest algorithms, needs no plan: nothing is copied, and memory is held on demand. In
-one pool it would hold more, its gaps.
+A step that has room as it is, with the fastest algorithms, needs no plan: nothing is copied, and memory is held on
+demand. In one pool it would hold more, its gaps.
 
-A batch for which not even a window of tasks has room is computed in micro-batches (Equation 8). The schedule does what the
-simulation did: one copy stream, and a task waits only for the transfers that it depends on. The plan counts the
+A batch for which not even a window of tasks has room is computed in micro-batches (Equation 8). The schedule does what
+the simulation did: one copy stream, and a task waits only for the transfers that it depends on. The plan counts the
 fragmentation of one pool; backends allocate from their own pools, so the planned addresses are not realised.
 
-Inputs and labels are the caller's and stay on the device, unless `load_inputs` copies those of each micro-batch from the
-host, as the paper's framework does: its Algorithm 1 loads whatever a task needs. Weights and their gradients stay there too,
-unless `offload_weights` treats them like other blocks, which the paper analyses (its second lower bound) and has not built.
-Not vDNN, which decides layer by layer and cannot keep an arbitrary budget; not SuperNeurons, which recomputes.
+Inputs and labels are the caller's and stay on the device, unless `load_inputs` copies those of each micro-batch from
+the host, as the paper's framework does: its Algorithm 1 loads whatever a task needs. Weights and their gradients stay
+there too, unless `offload_weights` treats them like other blocks, which the paper analyses (its second lower bound) and
+has not built. Not vDNN, which decides layer by layer and cannot keep an arbitrary budget; not SuperNeurons, which
+recomputes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,11 +29,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
 
-from membench.core.convolution import Algorithm
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Schedule
-from membench.core.task_graph import ARGUMENT_ROLES, STATE_ROLES, Task, TaskGraph
+from membench.core.graph.convolution import Algorithm
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import ARGUMENT_ROLES, STATE_ROLES, Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.micro_batch import GraphAt, fitted_sizes
@@ -64,9 +66,7 @@ class Modnn(Strategy):
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
     ) -> Iterable[int]:
         """Yield the sizes of Equation 8, then the whole batch: accumulators may need more than micro-batches save."""
-        yield from fitted_sizes(
-            lambda size: self._with_host_blocks(graph_at(size)), batch_size, cost, budget_bytes
-        )
+        yield from fitted_sizes(lambda size: self._with_host_blocks(graph_at(size)), batch_size, cost, budget_bytes)
         yield batch_size
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
@@ -81,9 +81,7 @@ class Modnn(Strategy):
 
     def _on_demand(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         """Return the step with the fastest algorithms, which needs no pool, and no copies but those of its inputs."""
-        builder = ScheduleBuilder(
-            self.name, prefer(graph, cost, Preference.PERFORMANCE), budget_bytes=budget_bytes
-        )
+        builder = ScheduleBuilder(self.name, prefer(graph, cost, Preference.PERFORMANCE), budget_bytes=budget_bytes)
         builder.prefetch_offloaded(block.index for block in graph.blocks if not builder.is_dead(block.index))
         compute_on_demand(builder, builder.graph.tasks)
         return builder.finish()

@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
 from membench.planning.uses import touching_tasks
 from membench.strategies.modnn.clocked_memory import MayEvict
 

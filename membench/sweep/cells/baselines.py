@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from membench.core.arguments import call_with
 from membench.core.errors import UnsupportedStrategy
-from membench.core.workload import Workload
+from membench.core.step.arguments import call_with
+from membench.core.step.workload import Workload
 
 
 class Baseline(ABC):

@@ -2,26 +2,28 @@
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from membench.backends.real import check_products, real_device
+from membench.capture.trace import Place
 from membench.core.checks import choice
-from membench.core.cluster import SINGLE_DEVICE, Cluster
-from membench.core.configuration import find_function, instantiate
-from membench.core.device import DeviceProfile, as_device
+from membench.core.configuration import instantiate
 from membench.core.errors import MembenchError
-from membench.core.kernels import Kernels
-from membench.core.machine import Machine
-from membench.core.optimizer import WeightUpdate
-from membench.core.precision import Precision
+from membench.core.graph.precision import Precision
+from membench.core.hardware.cluster import SINGLE_DEVICE, Cluster
+from membench.core.hardware.device import DeviceProfile, as_device
+from membench.core.hardware.machine import Machine
 from membench.core.record import Configuration, is_simulated
+from membench.core.step.kernels import Kernels
+from membench.core.step.optimizer import WeightUpdate
+from membench.core.step.workload import Workload
+from membench.core.targets import find_function
 from membench.core.units import parse_bytes
-from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.frameworks.base import Framework
 from membench.models.serving import Serving
 from membench.planning.parallel.exchange import Exchange
 from membench.steps.arguments import as_bytes, as_machine
+from membench.steps.request import StepRequest
+from membench.strategies.base import Strategy
 from membench.sweep.cells.method import Method
 from membench.sweep.cells.metrics import StepMetrics
 from membench.sweep.cells.model import Model
@@ -35,11 +37,11 @@ class Cell:
         configuration: as composed; only for the hash and the record.
         batch_size: samples of a step, over all processes or devices.
         framework: whose lowering and efficiency a simulation takes.
-        cluster: of simulated devices; one without a device where the step runs on this machine.
+        cluster: cluster of simulated devices; one without a device where the step runs on this machine.
         backend: ``"cpu"``, ``"cuda"`` or ``"simulated"``.
         is_simulated: whether the step is simulated rather than run.
         cuda_graph: whether the step is replayed as one CUDA graph.
-        seed: of the weights and the example batch.
+        seed: seed of the weights and the example batch.
         budget_bytes: the most that a step may hold; None: the device's memory.
         micro_batch: samples at a time, ``"fitted"``, ``"fastest"``, or None for what the strategy chooses.
         exchange: when gradients are averaged over several processes or devices.
@@ -48,9 +50,9 @@ class Cell:
         serving: the step is one in which the network serves; None: it is the model's own.
         machine: that the simulated device is in; None: the one of ``conf/machine/server.yaml``.
         host_memory_bytes: the most that a step may hold in host memory; None: that of a simulated machine, or any.
-        parallel: processes by axis that divide or repeat the weights, see `membench.steps.parallel.real_ranks.divided`; empty: all have the
-            weights, and exchange gradients.
-        kernels: what computes the step.
+        parallel: processes by axis that divide or repeat the weights, see `membench.steps.parallel.real_ranks.divided`;
+            empty: all have the weights, and exchange gradients.
+        kernels: what computes the step; None: see `StepRequest`.
         step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
     """
 
@@ -75,33 +77,32 @@ class Cell:
     machine: Machine | None = None
     host_memory_bytes: int | None = None
     parallel: tuple[tuple[str, int], ...] = ()
-    kernels: Kernels = Kernels.EAGER
+    kernels: Kernels | None = None
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> "Cell":
         """Return the cell that a resolved configuration describes.
 
         Args:
-            configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to be
-                simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
-                ``precision``, ``channels_last``, ``serving``, ``allocator``, ``machine``, ``host_memory``, ``parallel``, ``kernels``.
+            configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and
+                ``seed``; to be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``,
+                ``metrics``, ``optimizer``, ``precision``, ``channels_last``, ``serving``, ``allocator``, ``machine``,
+                ``host_memory``, ``parallel``, ``kernels``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
         """
         backend, budget = configuration["backend"], configuration.get("budget")
-        precision = configuration.get("precision")
-        device, metrics = instantiate(configuration.get("device")), configuration.get("metrics")
-        cluster = instantiate(configuration.get("cluster")) or SINGLE_DEVICE
+        precision, kernels = configuration.get("precision"), configuration.get("kernels")
+        device, metrics = (instantiate(configuration.get("device"), DeviceProfile), configuration.get("metrics"))
+        cluster = instantiate(configuration.get("cluster"), Cluster) or SINGLE_DEVICE
         return cls(
             configuration=configuration,
             model=Model.from_configuration(configuration["model"]),
             batch_size=int(configuration["batch_size"]),
             method=Method(configuration["strategy"]),
-            framework=instantiate(configuration["framework"]),
-            cluster=replace(cluster, device=as_device(device, configuration.get("allocator")))
-            if device
-            else cluster,
+            framework=instantiate(configuration["framework"], Framework),
+            cluster=replace(cluster, device=as_device(device, configuration.get("allocator"))) if device else cluster,
             backend=backend["name"],
             is_simulated=is_simulated(configuration),
             cuda_graph=backend.get("cuda_graph", False),
@@ -110,15 +111,24 @@ class Cell:
             micro_batch=configuration.get("micro_batch"),
             exchange=choice(Exchange, "exchange", configuration.get("exchange", Exchange.AS_MADE)),
             step_metrics=find_function(metrics) if metrics else None,
-            optimizer=instantiate(configuration.get("optimizer")),
+            optimizer=instantiate(configuration.get("optimizer"), WeightUpdate),
             precision=None if precision is None else Precision.of_step(precision),
             channels_last=bool(configuration.get("channels_last")),
-            serving=instantiate(configuration.get("serving")),
-            machine=instantiate(configuration.get("machine")),
+            serving=instantiate(configuration.get("serving"), Serving),
+            machine=instantiate(configuration.get("machine"), Machine),
             host_memory_bytes=as_bytes(configuration.get("host_memory"), "host_memory"),
             parallel=tuple((configuration.get("parallel") or {}).items()),
-            kernels=choice(Kernels, "kernels", configuration.get("kernels") or Kernels.EAGER),
+            kernels=choice(Kernels, "kernels", kernels) if kernels else None,
         )
+
+    def request(self, strategy: Strategy, exchange: Exchange | None = None) -> StepRequest:
+        """Return what is asked of the step under a strategy.
+
+        Args:
+            exchange: when processes average gradients; None: they do not.
+        """
+        made = {"strategy": strategy, "exchange": exchange, "optimizer": self.optimizer, "cuda_graph": self.cuda_graph}
+        return StepRequest.of({**self.configuration, **made}, strategy.name)
 
     @property
     def simulated_device(self) -> DeviceProfile:
@@ -139,15 +149,18 @@ class Cell:
     @property
     def cost(self) -> RooflineCost:
         """The cost model of the simulated device while all devices of the cluster copy."""
-        return RooflineCost(self.cluster.loaded, self.framework.efficiency, self.simulated_machine)
+        machine = self.cluster.share_of(self.simulated_machine)
+        return RooflineCost(self.cluster.loaded, self.framework.efficiency, machine)
 
-    def captured_on(self) -> torch.device | None:
+    def captured_on(self) -> Place:
         """Return the device whose operators are captured: that on which the step runs, or the framework's.
 
         Raises:
             MembenchError: the backend needs a GPU, and there is none.
         """
-        return self.framework.captured_on if self.is_simulated else real_device(self.backend)
+        if self.is_simulated:
+            return self.framework.captured_on(self.simulated_device)
+        return real_device(self.backend)
 
     def workload(self, batch_size: int) -> Workload:
         """Build the model and an example batch: without values to be simulated, on the CPU to be run.
@@ -170,6 +183,7 @@ class Cell:
             raise MembenchError("a network that serves does not train; leave serving or optimizer out")
         if self.precision is not None and self.precision.autocast_dtype is not None:
             raise MembenchError(
-                f"a cache has the precision of a whole step, and {self.precision} is of a part; write precision=bf16 or fp16"
+                f"a cache has the precision of a whole step, and {self.precision} is of a part; write precision=bf16 "
+                f"or fp16"
             )
         return serving.workload(workload)

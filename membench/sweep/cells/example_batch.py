@@ -1,9 +1,9 @@
 """Example batches from a description of their tensors, as ``inputs`` and ``targets`` of a file of ``conf/model``.
 
-A tensor is ``{shape: [128], below: 30522}``: ``shape`` is of one sample, the batch comes before it. With ``below``, whole
-numbers from 0 to below that one; with ``value``, that number everywhere; otherwise normally distributed numbers. Another
-``dtype`` than int64 for whole numbers and float32 is named as in torch. Dicts and lists of tensors are dicts and lists in
-the batch; other values are passed as they are.
+A tensor is ``{shape: [128], below: 30522}``: ``shape`` is of one sample, the batch comes before it. With ``below``,
+whole numbers from 0 to below that one; with ``value``, that number everywhere; otherwise normally distributed numbers.
+Another ``dtype`` than int64 for whole numbers and float32 is named as in torch. Dicts and lists of tensors are dicts
+and lists in the batch; other values are passed as they are.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def example(name: str, described: Any, batch_size: int, sizes: Mapping[str, Any]
     """Return random tensors (batch_size, *shape) as they are described, on torch's default device.
 
     Args:
-        name: of the description, for errors.
+        name: the description's name, for errors.
         sizes: what a word in place of a number stands for.
 
     Raises:

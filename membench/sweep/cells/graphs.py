@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from membench.capture.capture import Captures
-from membench.core.distributed import joined
 from membench.core.errors import UnsupportedModel
-from membench.core.kernels import WHOLE_STEP, Kernels
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.libraries.distributed import joined
 from membench.core.record import configuration_hash
-from membench.core.task_graph import TaskGraph
+from membench.core.step.kernels import WHOLE_STEP, Kernels
 from membench.planning.rewrites.micro_batch import GraphAt
 from membench.planning.rewrites.update import updated_workload
 from membench.steps.parallel.real_ranks import RealRanks, divided, real_ranks

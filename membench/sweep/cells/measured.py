@@ -15,23 +15,22 @@ from membench.backends import accelerator_memory
 from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.real import real_device
 from membench.capture.capture import Captures
-from membench.core.arguments import tensors_in
-from membench.core.distributed import from_first, joined
 from membench.core.errors import OutOfMemory, UnsupportedStrategy
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import Kind
+from membench.core.libraries.distributed import from_first, joined
 from membench.core.record import Configuration
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Kind
+from membench.core.step.arguments import tensors_in
+from membench.core.step.workload import Workload
 from membench.core.units import MIB, parse_bytes
-from membench.core.workload import Workload
 from membench.execution.measurement import Throughput, peak_bytes, synchronize, throughput
 from membench.profiling.cache import PRODUCT_WORKSPACE_VARIABLE, load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.nvml import Reading, read_energy_j, read_processes
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
-from membench.steps.predicted.simulated_step import simulated_step
 from membench.steps.real.compiled_step import CompiledStep
 from membench.steps.real.micro_batched_step import MicroBatchedStep
+from membench.steps.simulated_step import simulated_step
 from membench.sweep.cells.baselines import Baseline
 from membench.sweep.cells.cell import Cell
 from membench.sweep.cells.engines import WORKSPACE_BYTES, without_workspace
@@ -46,9 +45,12 @@ SMALL_BUDGET_ENVIRONMENT = {PRODUCT_WORKSPACE_VARIABLE: ":16:8", "CUBLASLT_WORKS
 """cuBLAS keeps up to 32 MiB by default, too much for a small budget; here 128 KiB, the least that it documents."""
 
 CPU_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Lets a process keep the memory that it frees, as the allocator of a GPU does, and take it in huge pages: torch reads the first
-when it starts, glibc the others when the process does. The system otherwise takes a large block back and supplies it again,
-which is up to a third of the time of a step that frees early, and on a virtual machine several times the time of its copy."""
+"""Lets a process keep the memory that it frees, as the allocator of a GPU does, and take it in huge pages.
+
+Torch reads the first when it starts, glibc the others when the process does. The system otherwise takes a large block
+back and supplies it again, which is up to a third of the time of a step that frees early, and on a virtual machine
+several times the time of its copy.
+"""
 
 PEAK_TOLERANCE = 0.005
 """By how much a GPU's allocator, which rounds, may exceed a budget that the schedule keeps."""
@@ -61,11 +63,7 @@ def environment(configuration: Configuration) -> dict[str, str]:
     budget = configuration.get("budget")
     is_small = budget is not None and parse_bytes(budget) < SMALL_BUDGET_BYTES
     engines = without_workspace() if is_small or Method(configuration["strategy"]).prefers_memory else {}
-    return {
-        **accelerator_memory.ALLOCATOR_ENVIRONMENT,
-        **engines,
-        **(SMALL_BUDGET_ENVIRONMENT if is_small else {}),
-    }
+    return {**accelerator_memory.ALLOCATOR_ENVIRONMENT, **engines, **(SMALL_BUDGET_ENVIRONMENT if is_small else {})}
 
 
 def measure(cell: Cell, graphs: Graphs) -> CellNumbers:
@@ -105,9 +103,7 @@ def _measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int 
         _check_budget(found, device, budget_bytes)
         samples = _measure_throughput(run, workload.batch_size, device, found)
     except torch.OutOfMemoryError as error:
-        raise OutOfMemory(
-            needed_bytes=None, capacity_bytes=accelerator_memory.capacity_bytes(device)
-        ) from error
+        raise OutOfMemory(needed_bytes=None, capacity_bytes=accelerator_memory.capacity_bytes(device)) from error
     found.metrics.update(step_time_s=samples.step_time_s, images_per_s=samples.images_per_s)
     return found
 
@@ -116,7 +112,7 @@ def _measure_strategy(cell: Cell, graphs: Graphs) -> CellNumbers:
     """Measure a strategy's step, next to what was predicted of it; see `measure`."""
     captures = graphs.captures(cell, cell.batch_size)
     device = captures.device
-    assert device is not None, "captured to be simulated"
+    assert isinstance(device, torch.device), "captured to be simulated"
     found = CellNumbers()
     cache = load_cache(device) if device.type == "cuda" else None
     cost = MeasuredCost(device, cache, cuda_graph=cell.cuda_graph, host_memory_bytes=cell.host_memory_bytes)
@@ -142,9 +138,7 @@ def _measure_strategy(cell: Cell, graphs: Graphs) -> CellNumbers:
     found.metrics.update(time_metrics(measurement))
     if cell.step_metrics:
         found.add(cell.step_metrics(step.plan, measurement.timelines, None))
-    pinned = [
-        backend.pinned.size_bytes for backend in step.backends if isinstance(backend, AcceleratorBackend)
-    ]
+    pinned = [backend.pinned.size_bytes for backend in step.backends if isinstance(backend, AcceleratorBackend)]
     if pinned:
         found.metrics["pinned_memory_bytes"] = sum(pinned)
     step.close()
@@ -157,14 +151,9 @@ def _built(
     return build_step(
         captures,
         cost,
-        StepOptions(
+        cell.request(
             cell.method.strategy_for(captures.workload, device),
-            cell.budget_bytes,
-            micro_batch=cell.micro_batch,
-            exchange=cell.exchange if joined().count > 1 and not graphs.ranks else None,
-            optimizer=cell.optimizer,
-            cuda_graph=cell.cuda_graph,
-            kernels=cell.kernels,
+            cell.exchange if joined().count > 1 and not graphs.ranks else None,
         ),
         ranks=graphs.ranks,
     )
@@ -195,9 +184,7 @@ def _check_budget(found: CellNumbers, device: torch.device, budget_bytes: int | 
         raise OutOfMemory(needed_bytes=held_bytes, capacity_bytes=budget_bytes)
 
 
-def _measure_memory(
-    run: Callable[[], None], device: torch.device, found: CellNumbers, *, is_cold: bool
-) -> None:
+def _measure_memory(run: Callable[[], None], device: torch.device, found: CellNumbers, *, is_cold: bool) -> None:
     """Run a first step and a second, and read the allocator after each."""
     if device.type == "cpu":
         run()
@@ -264,9 +251,7 @@ def _check_workspaces(schedule: Schedule, device: torch.device) -> None:
     """
     if device.type != "cuda":
         return
-    largest = max(
-        (task.workspace_bytes for task in schedule.graph.tasks if task.kind is Kind.CONVOLUTION), default=0
-    )
+    largest = max((task.workspace_bytes for task in schedule.graph.tasks if task.kind is Kind.CONVOLUTION), default=0)
     if largest > WORKSPACE_BYTES:
         raise UnsupportedStrategy(
             f"cuDNN {torch.backends.cudnn.version()} takes {largest:,} bytes of workspace with all engines but its "

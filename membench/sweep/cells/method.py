@@ -8,7 +8,7 @@ import torch
 
 from membench.core.configuration import instantiate
 from membench.core.errors import UnsupportedStrategy
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.planning.algorithms import Preference
 from membench.steps.densities import likely_densities
 from membench.strategies.base import Strategy
@@ -31,7 +31,7 @@ class Method:
     def baseline(self) -> Baseline | None:
         """The baseline, if the class is one of `membench.sweep.cells.baselines`."""
         is_baseline = self.options["_target_"].rpartition(".")[0] == baselines.__name__
-        return instantiate(dict(self.options)) if is_baseline else None
+        return instantiate(dict(self.options), Baseline) if is_baseline else None
 
     @property
     def measures_density(self) -> bool:
@@ -45,7 +45,8 @@ class Method:
 
     def strategy(self, **changed: Any) -> Strategy:
         """Return the strategy, with some options changed."""
-        return instantiate({**self.options, **changed})
+        made: Strategy = instantiate({**self.options, **changed}, Strategy)
+        return made
 
     def strategy_for(self, workload: Workload, device: torch.device) -> Strategy:
         """Return the strategy; if it asks for that, with each activation's density in one step of a workload.

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from membench.core.device import DeviceProfile
+from membench.core.graph.schedule import Compute, Decode, Encode, Schedule
+from membench.core.graph.task_graph import Kind, Role, Task
+from membench.core.graph.timeline import Span, Timeline
+from membench.core.hardware.device import DeviceProfile
 from membench.core.record import AT_PEAK
-from membench.core.schedule import Compute, Decode, Encode, RepeatedSchedule, Schedule
-from membench.core.task_graph import Kind, Role, Task
-from membench.core.timeline import Span, Timeline
 from membench.planning.memory.device_memory import DeviceMemory
 from membench.planning.memory.holders import held_at_peak_bytes
 from membench.planning.memory.liveness import peak_bytes
 from membench.steps.measurement import StepMeasurement
+from membench.steps.plan import Runs
 from membench.strategies.eager import Eager
 from membench.strategies.pytorch import PyTorch
 
@@ -19,10 +20,12 @@ MAP_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT})
 """Activations and their gradients, without what a layer holds inside, as Layrub's Figures 9 to 11 count them."""
 
 Metrics = dict[str, float]
-Plan = tuple[RepeatedSchedule, ...]
-StepMetrics = Callable[[Plan, tuple[Timeline, ...], DeviceProfile | None], Mapping[str, float]]
-"""A function that adds numbers of one paper to a record, from a step's plan, the timelines of one run of each of its schedules,
-and the simulated device, None if the step was measured. A number with a colon in its name, ``metric:layer``, is of a layer."""
+StepMetrics = Callable[[Runs, tuple[Timeline, ...], DeviceProfile | None], Mapping[str, float]]
+"""A function that adds one paper's numbers to a record, from a step's plan and a timeline of each of its schedules.
+
+The device is the simulated one, None if the step was measured. A number with a colon in its name, ``metric:layer``, is
+of a layer.
+"""
 
 FLOAT_BYTES = 4
 """Of a single-precision number."""
@@ -45,11 +48,11 @@ class CellNumbers:
             (self.layer_metrics if ":" in name else self.metrics)[name] = value
 
 
-def plan_metrics(parts: Plan) -> Metrics:
+def plan_metrics(parts: Runs) -> Metrics:
     """Return what follows from a step's schedules alone, whether the device has that memory or not.
 
-    Of a step in micro-batches the numbers are of its first one, which is the largest; peaks are of the whole step. Batch norm
-    takes its statistics over ``batch_norm_samples``.
+    Of a step in micro-batches the numbers are of its first one, which is the largest; peaks are of the whole step.
+    Batch norm takes its statistics over ``batch_norm_samples``.
     """
     first = parts[0].schedule
     metrics = _memory_metrics(first)
@@ -64,7 +67,7 @@ def plan_metrics(parts: Plan) -> Metrics:
 
 
 def parts_metrics(held_bytes: Mapping[str, int]) -> Metrics:
-    """Return by metric what each holder has at the peak (`held_at_peak_bytes`); together they are ``required_memory_bytes``."""
+    """Return each holder's `held_at_peak_bytes` by metric; together they are ``required_memory_bytes``."""
     words = str.maketrans(" ", "_", "'")
     return {holder.translate(words) + AT_PEAK: size for holder, size in held_bytes.items()}
 
@@ -79,8 +82,8 @@ def device_memory_metrics(memory: DeviceMemory) -> Metrics:
     }
 
 
-def plan_note(parts: Plan) -> str:
-    """Return a sentence about a method that found nothing to do; empty if it did something, and where that is the method."""
+def plan_note(parts: Runs) -> str:
+    """Return a sentence about a method that found nothing to do, empty if it did or that is the method."""
     first = parts[0].schedule
     is_whole = sum(part.count for part in parts) == 1
     if first.strategy in (Eager.name, PyTorch.name) or not is_whole or not first.note:
@@ -136,17 +139,15 @@ def time_metrics(measurement: StepMeasurement) -> Metrics:
     }
 
 
-def oracular_metrics(parts: Plan, timelines: tuple[Timeline, ...]) -> Metrics:
-    """Return the times on a device that is like the simulated one but has the memory, vDNN's "oracular" device (4.2)."""
+def oracular_metrics(parts: Runs, timelines: tuple[Timeline, ...]) -> Metrics:
+    """Return the times on a device like the simulated one with enough memory, vDNN's "oracular" device (4.2)."""
     step_time_s = 0.0
     for part, run in zip(parts, timelines, strict=True):
         step_time_s += part.count * run.step_time_s
     first, timeline = parts[0].schedule, timelines[0]
     codec = {i for i, item in enumerate(first.instructions) if isinstance(item, Encode | Decode)}
     return {
-        "codec_time_s": sum(
-            span.end_s - span.start_s for span in timeline.spans if span.instruction in codec
-        ),
+        "codec_time_s": sum(span.end_s - span.start_s for span in timeline.spans if span.instruction in codec),
         "exposed_codec_time_s": timeline.exposed_s(codec),
         "oracular_step_time_s": step_time_s,
         "oracular_images_per_s": sum(part.samples for part in parts) / step_time_s,
@@ -154,7 +155,7 @@ def oracular_metrics(parts: Plan, timelines: tuple[Timeline, ...]) -> Metrics:
     }
 
 
-def busy_time_s(parts: Plan, timelines: tuple[Timeline, ...], counts: Callable[[Task], bool]) -> float:
+def busy_time_s(parts: Runs, timelines: tuple[Timeline, ...], counts: Callable[[Task], bool]) -> float:
     """Return the time of all tasks of a step for which `counts` holds."""
     total_s = 0.0
     for part, timeline in zip(parts, timelines, strict=True):

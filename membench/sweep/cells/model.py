@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from membench.core import configuration
-from membench.core.arguments import Arguments, as_arguments
-from membench.core.configuration import find_target, instantiate
-from membench.core.workload import Workload
+from membench.core.configuration import instantiate
+from membench.core.errors import MembenchError
+from membench.core.step.arguments import Arguments, as_arguments
+from membench.core.step.workload import Workload
+from membench.core.targets import find_function, find_object
 from membench.models.fine_tuning import UNQUANTIZED, checkpointed, quantized, with_adapters
 from membench.sweep.cells.example_batch import example
 
@@ -23,13 +25,14 @@ class Model:
 
     Attributes:
         module: description of the network, instantiated for each workload.
-        loss: description of its loss: a class and its arguments, or a function of the output and the targets, and further
-            arguments; None: a model for inference.
+        loss: description of its loss: a class and its arguments, or a function of the output and the targets, and
+            further arguments; None: a model for inference.
         inputs, targets: description of the example batch, see `example_batch`; arguments by name if it is a dict, one
             after another if it is a list.
         sizes: numbers that a description refers to by a word.
-        quantization: of the linear layers' weights, see `quantized`; None: they stay as they are.
+        quantization: quantization of the linear layers' weights, see `quantized`; None: they stay as they are.
         unquantized: last names of linear layers that stay as they are; None: `UNQUANTIZED`.
+        bnb_4bit_quant_storage: dtype of the elements of packed weights, see `quantized`; None: uint8.
         lora: options of adapters, see `with_adapters`; None: all weights are trained that the network trains.
         checkpointing: whether the network's own checkpointing is switched on, see `checkpointed`.
     """
@@ -44,13 +47,14 @@ class Model:
     unquantized: Sequence[str] | None = None
     lora: Mapping[str, Any] | None = None
     checkpointing: bool = False
+    bnb_4bit_quant_storage: str | None = None
 
     @classmethod
     def from_configuration(cls, values: Mapping[str, Any]) -> "Model":
         """Return the model that the resolved options of a file of ``conf/model`` describe.
 
-        ``input_shape``, ``vocabulary``, ``classes`` and ``target_shape`` are short for one input and one target: numbers,
-        or with a vocabulary tokens, and classes.
+        ``input_shape``, ``vocabulary``, ``classes`` and ``target_shape`` are short for one input and one target:
+        numbers, or with a vocabulary tokens, and classes.
         """
         inputs, targets = values.get("inputs"), values.get("targets", [])
         if not inputs:
@@ -68,6 +72,7 @@ class Model:
             values.get("unquantized"),
             values.get("lora") or None,
             bool(values.get("checkpointing")),
+            values.get("bnb_4bit_quant_storage"),
         )
 
     @classmethod
@@ -94,10 +99,15 @@ class Model:
         return Workload(self.name, module, loss, inputs, targets)
 
     def _built(self) -> nn.Module:
-        module: nn.Module = instantiate(self.module)
+        module: nn.Module = instantiate(self.module, nn.Module)
         if self.quantization is not None:
             kept = UNQUANTIZED if self.unquantized is None else self.unquantized
-            module = quantized(module, self.quantization, kept)
+            module = quantized(module, self.quantization, kept, self.bnb_4bit_quant_storage)
+        elif self.bnb_4bit_quant_storage is not None:
+            raise MembenchError(
+                "bnb_4bit_quant_storage is for quantized weights; give model.quantization=bnb.nf4 as well, or leave it "
+                "out"
+            )
         module = module if self.lora is None else with_adapters(module, self.lora)
         return checkpointed(module) if self.checkpointing else module
 
@@ -115,12 +125,12 @@ class Model:
 
 
 def build_loss(described: Mapping[str, Any] | None) -> Any:
-    """Return the loss that a description stands for: an object of a class, or a function with the arguments below it."""
+    """Return the loss that a description stands for: a class's object, or a function with arguments."""
     if described is None:
         return None
-    target = find_target(described["_target_"])
-    if isclass(target):
+    if isclass(find_object(described["_target_"])):
         return instantiate(described)
+    target = find_function(described["_target_"])
     options = {name: instantiate(value) for name, value in described.items() if name != "_target_"}
     return partial(target, **options) if options else target
 

@@ -5,26 +5,26 @@ import os
 from membench.backends.real import products_in, real_device
 from membench.capture.capture import Captures
 from membench.core.errors import UnsupportedStrategy
+from membench.core.graph.schedule import RepeatedSchedule
+from membench.core.graph.timeline import Timeline
 from membench.core.record import Configuration
-from membench.core.schedule import RepeatedSchedule
-from membench.core.timeline import Timeline
 from membench.pictures.observed_step import ObservedStep, RepeatedRun
 from membench.planning.rewrites.update import updated_workload
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
+from membench.steps.simulated_step import cluster_step
 from membench.sweep.cells.cell import Cell
 from membench.sweep.cells.graphs import Graphs
 from membench.sweep.cells.measured import environment
-from membench.sweep.cells.simulated import planned_step, played_step
+from membench.sweep.cells.simulated import planned_step
 from membench.sweep.results.summary import title
 
 
 def observe(configuration: Configuration) -> ObservedStep:
     """Play or run one step of a cell; see `Cell.from_configuration` for the configuration.
 
-    Of micro-batches of one size, one is run with a clock and represents all. A simulated step that does not fit its device is
-    played all the same: a picture shows by how much.
+    Of micro-batches of one size, one is run with a clock and represents all. A simulated step that does not fit its
+    device is played all the same: a picture shows by how much.
 
     Raises:
         MembenchError: the cell cannot run; the message says why.
@@ -33,10 +33,11 @@ def observe(configuration: Configuration) -> ObservedStep:
     cell = Cell.from_configuration(configuration)
     if cell.method.baseline:
         raise UnsupportedStrategy(
-            "membench does not schedule a baseline's step, so there is nothing to draw; choose a strategy, such as eager"
+            "membench does not schedule a baseline's step, so there is nothing to draw; choose a strategy, such as "
+            "eager"
         )
     if cell.is_simulated:
-        played = played_step(cell, planned_step(cell, Graphs()))
+        played = cluster_step(planned_step(cell, Graphs()), cell.cost, cell.cluster, cell.exchange)
         capacity_bytes = cell.simulated_device.memory_bytes
         return _run(configuration, played.plan, played.timelines, capacity_bytes=capacity_bytes)
     with products_in(cell.precision):
@@ -44,13 +45,7 @@ def observe(configuration: Configuration) -> ObservedStep:
         step = build_step(
             Captures(updated_workload(workload, cell.optimizer), device),
             MeasuredCost(device),
-            StepOptions(
-                cell.method.strategy_for(workload, device),
-                cell.budget_bytes,
-                micro_batch=cell.micro_batch,
-                optimizer=cell.optimizer,
-                kernels=cell.kernels,
-            ),
+            cell.request(cell.method.strategy_for(workload, device)),
         )
         measurement = step.measure()
         step.close()

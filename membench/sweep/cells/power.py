@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from membench.core.device import Power
-from membench.core.schedule import Compute, Offload, Prefetch, RepeatedSchedule, Schedule
-from membench.core.task_graph import Task
-from membench.core.timeline import Timeline
+from membench.core.graph.schedule import Compute, Offload, Prefetch, RepeatedSchedule, Schedule
+from membench.core.graph.task_graph import Task
+from membench.core.graph.timeline import Timeline
+from membench.core.hardware.device import Power
 from membench.sweep.cells.metrics import Metrics
 
 Occupancy = Callable[[Task], float]
@@ -22,7 +22,7 @@ def power_metrics(
     """Return a step's average and largest power, and its energy.
 
     Args:
-        timelines: of one run of each part.
+        timelines: timelines of one run of each part.
         occupancy: the fraction of the device that a task fills.
     """
     energy_j = time_s = largest_w = 0.0
@@ -43,8 +43,8 @@ def _energy_and_largest_power(
 ) -> tuple[float, float]:
     """Return joules and watts of one run of a schedule.
 
-    The board takes `Power.awake_w` all the time, more while a task runs, in proportion to the part of the device that the task
-    fills, and more again for each copy in progress.
+    The board takes `Power.awake_w` all the time, more while a task runs, in proportion to the part of the device that
+    the task fills, and more again for each copy in progress.
     """
     edges = []
     for span in timeline.spans:

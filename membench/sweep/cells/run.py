@@ -38,7 +38,8 @@ def run_cells(configurations: Iterable[Configuration]) -> Iterator[Record]:
     """Run cells one after another; neighbours of one model, batch size and framework share their graph.
 
     Args:
-        configurations: see `Cell.from_configuration`. Of several processes or devices, each runs its share of the batch.
+        configurations: see `Cell.from_configuration`. Of several processes or devices, each runs its share of the
+            batch.
     """
     graphs = Graphs()
     for configuration in configurations:
@@ -65,13 +66,7 @@ def _run(configuration: Configuration, graphs: Graphs) -> Record:
         with suppress(MembenchError):  # the device is missing
             facts |= device_facts(backend)
     return Record(
-        configuration,
-        configuration_hash(configuration),
-        source,
-        outcome,
-        reason,
-        **vars(found),
-        provenance=facts,
+        configuration, configuration_hash(configuration), source, outcome, reason, **vars(found), provenance=facts
     )
 
 

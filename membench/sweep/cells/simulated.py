@@ -2,14 +2,14 @@
 
 import torch
 
-from membench.capture.update import CapturedUpdate
+from membench.capture.update.captured_update import CapturedUpdate
 from membench.core.errors import OutOfMemory, UnsupportedStrategy
-from membench.core.workload import share_size
+from membench.core.step.workload import share_size
 from membench.frameworks.pytorch import PyTorch
 from membench.planning.memory.device_memory import DeviceMemory, device_memory
-from membench.planning.parallel.exchange import exchange_in_last_run, update_before
-from membench.steps.plan import Runs, plan_step, plan_to_fit
-from membench.steps.predicted.simulated_step import SimulatedStep, check_capacity, simulated_step
+from membench.planning.parallel.exchange import update_before
+from membench.steps.plan import Runs, StepPlanner
+from membench.steps.simulated_step import check_capacity, cluster_step, simulated_step
 from membench.strategies.base import Strategy
 from membench.sweep.cells.cell import Cell
 from membench.sweep.cells.graphs import Graphs
@@ -36,7 +36,7 @@ def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
     """
     device, metrics = cell.simulated_device, found.metrics
     local = planned_step(cell, graphs)
-    step = played_step(cell, local)
+    step = cluster_step(local, cell.cost, cell.cluster, cell.exchange)
     metrics.update(plan_metrics(step.plan), capacity_bytes=device.memory_bytes, devices=cell.cluster.devices)
     memory = _card_memory(cell, step.plan)
     metrics.update(device_memory_metrics(memory) if memory else {})
@@ -56,9 +56,7 @@ def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
     if device.power:  # of one device
         images_per_s = measured.images_per_s / cell.cluster.devices
         metrics.update(
-            power_metrics(
-                step.plan, step.timelines, device.power, cell.cost.occupancy, images_per_s=images_per_s
-            )
+            power_metrics(step.plan, step.timelines, device.power, cell.cost.occupancy, images_per_s=images_per_s)
         )
 
 
@@ -73,17 +71,14 @@ def planned_step(cell: Cell, graphs: Graphs) -> Runs:
     """Plan a simulated cell's step on one device's share of the batch, before any exchange with others."""
     if cell.optimizer and not isinstance(cell.framework, PyTorch):
         raise UnsupportedStrategy(
-            f"framework {cell.framework.name!r} updates the weights in its own way, with states that it always holds; choose "
-            "framework=pytorch, or leave the optimizer out"
+            f"framework {cell.framework.name!r} updates the weights in its own way, with states that it always holds; "
+            "choose framework=pytorch, or leave the optimizer out"
         )
     strategy = _strategy(cell)
     share = share_size(cell.batch_size, cell.cluster.devices)
     graph_at = graphs.lowered_at(cell, share)
     captured = None if cell.optimizer is None else CapturedUpdate(cell.optimizer)
     update = update_before(cell.exchange if cell.cluster.devices > 1 else None, captured)
-
-    def plan(budget_bytes: int | None) -> Runs:
-        return plan_step(graph_at, share, strategy, cell.cost, budget_bytes, cell.micro_batch, update)
 
     def excess_bytes(runs: Runs) -> int:
         memory = _card_memory(cell, runs)
@@ -93,9 +88,8 @@ def planned_step(cell: Cell, graphs: Graphs) -> Runs:
     device = cell.simulated_device
     context_bytes = device.context_bytes or 0 if isinstance(cell.framework, PyTorch) else 0
     room_bytes = device.memory_bytes - context_bytes
-    return (
-        plan_to_fit(plan, excess_bytes, room_bytes) if cell.budget_bytes is None else plan(cell.budget_bytes)
-    )
+    planner = StepPlanner(graph_at, share, strategy, cell.cost, update, cell.micro_batch)
+    return planner.planned(cell.budget_bytes, excess_bytes, room_bytes)
 
 
 def _strategy(cell: Cell) -> Strategy:
@@ -110,9 +104,3 @@ def _strategy(cell: Cell) -> Strategy:
     few = min(cell.batch_size, MEASURED_SAMPLES)
     workload = cell.model.workload(few, seed=cell.seed, device="cpu")
     return cell.method.strategy_for(workload, torch.device("cpu"))
-
-
-def played_step(cell: Cell, local: Runs) -> SimulatedStep:
-    """Play a plan on the cell's devices, whether they have the memory or not."""
-    parts = exchange_in_last_run(local, cell.exchange) if cell.cluster.devices > 1 else local
-    return simulated_step(parts, cell.cost, cell.cluster)

@@ -1,4 +1,4 @@
-"""Locks of GPUs: one cell at a time on each, over all processes of this machine.
+"""Locks of GPUs: one cell at a time on each, over all processes and users of this machine.
 
 A lock is a locked file; it ends with its process, so a file that is left over blocks no process.
 """
@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -25,7 +25,7 @@ def free_gpu(gpus: Sequence[Gpu], directory: Path = _LOCKS) -> Iterator[dict[str
 
     Args:
         gpus: to choose from; assumed to be of one kind.
-        directory: of the locks, on this machine's own disk.
+        directory: directory of the locks, on this machine's own disk.
 
     Yields:
         The environment variables with which a process sees that GPU alone.
@@ -33,7 +33,7 @@ def free_gpu(gpus: Sequence[Gpu], directory: Path = _LOCKS) -> Iterator[dict[str
     while True:
         for gpu in gpus or [_UNKNOWN]:
             path = directory / f"membench-{gpu.uuid or 'gpu'}.lock"
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            file = _opened(path)
             try:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,3 +44,18 @@ def free_gpu(gpus: Sequence[Gpu], directory: Path = _LOCKS) -> Iterator[dict[str
             finally:
                 os.close(file)
         time.sleep(_POLL_S)
+
+
+def _opened(path: Path) -> int:
+    """Return a file that any user can lock, opened to read, as in a shared folder only its owner may write.
+
+    Neither a link nor a pipe that somebody has put there is followed or waited for.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    while True:
+        with suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with suppress(FileExistsError):  # of another process, since a moment ago
+            file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
+            os.fchmod(file, 0o444)  # whatever the umask
+            return file

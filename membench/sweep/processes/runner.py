@@ -1,6 +1,7 @@
 """Concurrent runs of many cells.
 
-    cells -> jobs of one model and batch size, biggest first -> threads, each with a warm worker -> a record for each cell
+    cells -> jobs of one model and batch size, biggest first -> threads, each with a warm worker -> a record for each
+    cell
 
 A worker keeps the model that it captured last, so the strategies of a job share it. Results do not depend on the order.
 """
@@ -33,7 +34,7 @@ def run_all(
     Args:
         run: runs one cell, as `Records.run` does; called from `workers` threads.
         workers: number of threads.
-        size: of a configuration's model; the biggest start first.
+        size: size of a configuration's model; the biggest start first.
         stop: makes `run` raise in every thread; called on an interrupt.
     """
     unique = {configuration_hash(configuration): configuration for configuration in configurations}

@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from membench.core.files import write_whole
 from membench.core.record import Configuration, Outcome, Record, is_simulated
 from membench.profiling.nvml import visible_gpus
 from membench.sweep.processes.gpu_lock import free_gpu
@@ -41,11 +42,11 @@ class Interrupted(Exception):
 class Workers:
     """Runs simulated cells in one warm child for each thread, and every measured cell in a fresh child.
 
-    A cell on a GPU has that GPU for itself: cells of other threads and processes of this machine wait, or take another GPU.
-    Meanwhile the next cell's child imports what it needs, without the GPU.
+    A cell on a GPU has that GPU for itself: cells of other threads and processes of this machine wait, or take another
+    GPU. Meanwhile the next cell's child imports what it needs, without the GPU.
 
     Args:
-        time_limit_s: of one cell; None for no limit.
+        time_limit_s: time limit of one cell; None for no limit.
     """
 
     def __init__(self, time_limit_s: float | None = None) -> None:
@@ -139,7 +140,7 @@ class Worker:
                 _answers(child, time_limit_s=None)
                 self._is_new = False
             stderr_start = self._stderr.stat().st_size
-            (self._directory / CELL).write_text(json.dumps(configuration))
+            write_whole(self._directory / CELL, json.dumps(configuration))
             assert child.stdin
             with suppress(BrokenPipeError):  # the child has ended, which `_answers` notices
                 child.stdin.write(b"\n")

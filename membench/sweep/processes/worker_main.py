@@ -22,9 +22,7 @@ is cancelled or preempted is not a failed one, and the end of the parent ends th
 def main(directory: Path) -> None:
     """Run a cell for each line of stdin until it ends."""
     for announcement in _ANNOUNCEMENTS:
-        signal.signal(
-            announcement, lambda *_: None
-        )  # unlike SIG_IGN, which programs started here would inherit
+        signal.signal(announcement, lambda *_: None)  # unlike SIG_IGN, which programs started here would inherit
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a model is not an answer
     requests: SimpleQueue[None] = SimpleQueue()
@@ -33,7 +31,7 @@ def main(directory: Path) -> None:
     # importing torch takes seconds, in which the end of stdin is noticed already
     import torch  # noqa: F401 - first, since it loads plugins of devices, which may import modules of membench
 
-    from membench.core.torch_internals import import_for_fake_tensors
+    from membench.core.libraries.torch_internals import import_for_fake_tensors
     from membench.sweep.cells.run import run_cells
 
     import_for_fake_tensors()  # seconds of the first cell's time limit otherwise

@@ -27,8 +27,8 @@ def cell_line(cell: Configuration) -> str:
 def differences(cells: Sequence[Configuration]) -> list[dict[str, str]]:
     """Return, for each cell, the options in which the cells differ, as they are written on the command line.
 
-    A file that a group's option chooses is one option, ``strategy: eager``; options in it count among the cells that have that
-    file, ``strategy.fixed_region: True``.
+    A file that a group's option chooses is one option, ``strategy: eager``; options in it count among the cells that
+    have that file, ``strategy.fixed_region: True``.
     """
     options = [_options(cell) for cell in cells]
     names = list(dict.fromkeys(name for each in options for name in each))
@@ -80,9 +80,7 @@ def result(record: Record) -> str:
     head, metrics = cell_line(record.configuration), record.metrics
     if record.outcome is not Outcome.OK:
         return f"{head} {record.outcome.words}: {record.reason}"
-    return (
-        f"{head} {format_bytes(metrics['peak_memory_bytes']):>10} {metrics['images_per_s']:10.1f} samples/s"
-    )
+    return f"{head} {format_bytes(metrics['peak_memory_bytes']):>10} {metrics['images_per_s']:10.1f} samples/s"
 
 
 def announced(run: Callable[[Configuration], Record]) -> Callable[[Configuration], Record]:
@@ -100,7 +98,7 @@ def totals(records: Sequence[Record | None]) -> str:
     """Return the number of cells by outcome, and a line for each that failed.
 
     Args:
-        records: of a sweep's cells; None for one that was not reached.
+        records: records of a sweep's cells; None for one that was not reached.
     """
     outcomes = Counter(record.outcome.words if record else SKIPPED for record in records)
     order = [*(outcome.words for outcome in Outcome), SKIPPED]
@@ -114,7 +112,7 @@ RANKING = ("peak", "step time", "samples/s", "copied", "exposed", "gap")
 
 
 def ranking(records: Sequence[Record]) -> str:
-    """Return cells as a table: of each model, batch and device those that fit, the fastest first, and then the others."""
+    """Return cells as a table: for each model, batch and device those that fit, fastest first, then others."""
     options = differences([record.configuration for record in records])
     named = list(dict.fromkeys(name for each in options for name in each))
     names = named or ["strategy"]
@@ -127,9 +125,7 @@ def ranking(records: Sequence[Record]) -> str:
     rows = [[*names, *RANKING, ""]]
     for position in sorted(range(len(records)), key=order):
         record, given = records[position], options[position]
-        own = [
-            given.get(name, method_of(record.configuration) if name == "strategy" else "") for name in names
-        ]
+        own = [given.get(name, method_of(record.configuration) if name == "strategy" else "") for name in names]
         outcome = "" if record.outcome is Outcome.OK else record.outcome.words
         rows.append([*own, *(_numbers(record) if not outcome else [""] * len(RANKING)), outcome])
     return "\n".join([", ".join(filter(None, _shared(records))), *table(rows)])
@@ -170,10 +166,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     is_number = [not any(cell[:1].isalpha() for cell in column[1:]) for column in columns]
     for row in zip(*columns, strict=True):
         cells = zip(row, widths, is_number, strict=True)
-        yield (
-            "  "
-            + "  ".join(f"{cell:{'>' if right else '<'}{width}}" for cell, width, right in cells).rstrip()
-        )
+        yield ("  " + "  ".join(f"{cell:{'>' if right else '<'}{width}}" for cell, width, right in cells).rstrip())
 
 
 def has_failed(records: Sequence[Record | None]) -> bool:
@@ -199,9 +192,7 @@ def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> str:
             rows.append((state, f"runs, {time}" if is_due else ""))
     lines = [
         f"  {state:<8} {line}  {run}".rstrip()
-        for line, (state, run) in zip(
-            _columns([cell for _, cells in groups for cell in cells]), rows, strict=True
-        )
+        for line, (state, run) in zip(_columns([cell for _, cells in groups for cell in cells]), rows, strict=True)
     ]
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known = f", about {format_seconds(expected_s)} one after another" if unknown < due else ""

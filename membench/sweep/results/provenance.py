@@ -1,4 +1,7 @@
-"""Provenance of measured records: machine, commit, versions. Simulated records have none: their bytes must not depend on it."""
+"""Provenance of measured records: machine, commit, versions.
+
+Simulated records have none: their bytes must not depend on it.
+"""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """Records on disk, so that a stopped sweep continues where it stopped.
 
-A directory has a file for each configuration, named by its hash and written as soon as the cell is done. A record is current
-while the sources that decided it are unchanged; otherwise it is stale, and treated as missing.
+A directory has a file for each configuration, named by its hash and written as soon as the cell is done. A record is
+current while the sources that decided it are unchanged; otherwise it is stale, and treated as missing.
 """
 
 import json
@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from membench.core.device import file_name
 from membench.core.files import write_whole
+from membench.core.hardware.device import file_name
 from membench.core.record import LARGEST, Configuration, Record, configuration_hash
 from membench.profiling.nvml import visible_gpus
+from membench.sweep.largest_batch import run_largest
 from membench.sweep.results.sources import sources_hash
-from membench.sweep.search import run_largest
 
 
 def directory_of(cell: Configuration, root: Path) -> Path:
@@ -71,9 +71,7 @@ class Records:
         rerun: which cells with a record run again, once.
     """
 
-    def __init__(
-        self, directory: Path, run: Callable[[Configuration], Record], rerun: Rerun = Rerun.MISSING
-    ) -> None:
+    def __init__(self, directory: Path, run: Callable[[Configuration], Record], rerun: Rerun = Rerun.MISSING) -> None:
         self._directory = directory
         self._run = run
         self._rerun = rerun
@@ -110,7 +108,7 @@ class Records:
         return self._state(cell, self._find(cell))
 
     def expected_time_s(self, cells: Iterable[Configuration]) -> list[float | None]:
-        """Return each cell's expected time: its own last one, else the median of its model, else of all; None if none ran."""
+        """Return each cell's expected time: its last one, else its model's median, else that of all, else None."""
         took_s: defaultdict[str | None, list[float]] = defaultdict(list)
         for path in self._directory.glob("*.json"):
             if entry := _read(path):

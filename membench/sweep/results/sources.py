@@ -1,7 +1,7 @@
 """Hash of the sources that decide a cell's result: where it differs, a stored result is stale.
 
-These are the modules that run a cell and those that its configuration names, with all modules that they import, directly or
-not, by their import statements; installed packages count by torch's version.
+These are the modules that run a cell and those that its configuration names, with all modules that they import,
+directly or not, by their import statements; installed packages count by torch's version.
 """
 
 import ast
@@ -29,7 +29,7 @@ _PARSING = Lock()
 
 def sources_hash(configuration: Any) -> str:
     """Return a short hash of the sources that decide the result of this configuration."""
-    return _hash(frozenset(_targets(configuration)))
+    return hash_of(frozenset(_targets(configuration)))
 
 
 def _targets(configuration: Any) -> Iterator[str]:
@@ -44,40 +44,49 @@ def _targets(configuration: Any) -> Iterator[str]:
 
 
 @cache
-def _hash(targets: frozenset[str]) -> str:
+def hash_of(targets: frozenset[str]) -> str:
+    """Return the hash of what runs a cell with these classes and functions."""
     found: dict[str, str] = {}
     waiting = [_RUNS_CELLS, *targets]
     while waiting:
-        module = _module(waiting.pop())
+        module = module_of(waiting.pop())
         if module is not None and module[0] not in found:
             name, path = module
-            found[name], imports = _read(path)
+            found[name], imports = read_module(path)
             waiting += imports
     text = "\n".join([version("torch"), *(f"{name} {digest}" for name, digest in sorted(found.items()))])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache
-def _module(name: str) -> tuple[str, Path] | None:
+def module_of(name: str) -> tuple[str, Path] | None:
     """Return the module that a dotted name refers to or lies in, and its file; None if it is installed or missing."""
     root, *inner = name.split(".")
     spec = importlib.util.find_spec(root)
-    if spec is None or not spec.origin or not spec.has_location:
+    if spec is None:
         return None
-    module, path = root, Path(spec.origin)
-    is_installed = path.is_relative_to(_STANDARD_LIBRARY) or _INSTALLED & set(path.parts)
+    file = Path(spec.origin) if spec.origin and spec.has_location else None
+    folder = Path(next(iter(spec.submodule_search_locations))) if spec.submodule_search_locations else None
+    parts = {part for path in (file, folder) if path for part in path.parts}
+    is_installed = (file and file.is_relative_to(_STANDARD_LIBRARY)) or _INSTALLED & parts
     if is_installed and root != _OWN:
         return None
+    module = root
     for part in inner:
-        package, file = path.parent / part / "__init__.py", path.parent / f"{part}.py"
-        if path.name != "__init__.py" or not (package.exists() or file.exists()):
+        inside = folder / part if folder else None
+        if inside and inside.is_dir():  # a folder without __init__.py has modules too
+            folder = inside
+            file = inside / "__init__.py" if (inside / "__init__.py").exists() else None
+        elif inside and inside.with_suffix(".py").exists():
+            folder, file = None, inside.with_suffix(".py")
+        else:
             break
-        module, path = f"{module}.{part}", package if package.exists() else file
-    return module, path
+        module = f"{module}.{part}"
+    return (module, file) if file else None
 
 
 @cache
-def _read(path: Path) -> tuple[str, tuple[str, ...]]:
+def read_module(path: Path) -> tuple[str, tuple[str, ...]]:
     """Return a file's digest and the dotted names that it imports.
 
     Raises:

@@ -3,15 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from membench.core.configuration import method_of
-from membench.core.record import (
-    AT_PEAK,
-    Configuration,
-    Outcome,
-    Record,
-    framework_name,
-    is_simulated,
-    limits_of,
-)
+from membench.core.record import AT_PEAK, Configuration, Outcome, Record, framework_name, is_simulated, limits_of
 from membench.core.units import format_bytes, format_seconds, parse_bytes
 
 
@@ -74,9 +66,7 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
         bound_s, gap = (record.layer_metrics[name] for name in ("lower_bound_s", "gap"))
         yield "lower bound", f"{format_seconds(bound_s)}; the step takes {gap:.1%} more"
     if metrics.get("processes", 1) > 1:
-        what = (
-            "gradients" if "fsdp" not in record.configuration.get("parallel", {}) else "weights and gradients"
-        )
+        what = "gradients" if "fsdp" not in record.configuration.get("parallel", {}) else "weights and gradients"
         exchange = f"{what} exchanged in {format_seconds(metrics['exchange_time_s'])}"
         yield "processes", f"{metrics['processes']}; {exchange}"
     if metrics.get("transferred_bytes"):
@@ -94,11 +84,8 @@ def _exact(size_bytes: float) -> str:
 def _parts(metrics: Mapping[str, float]) -> str:
     """Return what a planned peak consists of, the largest part first; together the parts are the peak."""
     parts = {
-        name.removesuffix(AT_PEAK).replace("_", " "): size
-        for name, size in metrics.items()
-        if name.endswith(AT_PEAK)
+        name.removesuffix(AT_PEAK).replace("_", " "): size for name, size in metrics.items() if name.endswith(AT_PEAK)
     }
     return " + ".join(
-        f"{format_bytes(parts[name])} of {name}"
-        for name in sorted(parts, key=parts.__getitem__, reverse=True)
+        f"{format_bytes(parts[name])} of {name}" for name in sorted(parts, key=parts.__getitem__, reverse=True)
     )

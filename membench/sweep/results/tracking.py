@@ -4,6 +4,7 @@ The process that started the sweep logs all of them from records at its end, so 
 written.
 """
 
+import json
 import os
 import re
 import sys
@@ -42,7 +43,7 @@ class Sweep:
     """Contents of a sweep's runs.
 
     Attributes:
-        rows: of the report run's table, values by column.
+        rows: rows of the report run's table, values by column.
         files: for its artifact, by their names there; folders with all that is in them.
     """
 
@@ -76,21 +77,14 @@ def log_sweep(tracking: Tracking, sweep: Sweep) -> Path | None:
                 _log_cell(tracking, name, sweep.group, record)
         return _log_report(tracking, sweep)
     except (Error, ValueError) as error:  # ValueError: of environment variables that W&B cannot parse
-        print(
-            f"W&B has not logged this ({one_line(error)}); tracking=offline needs no account", file=sys.stderr
-        )
+        print(f"W&B has not logged this ({one_line(error)}); tracking=offline needs no account", file=sys.stderr)
         return None
 
 
 def run_names(cells: Sequence[Configuration]) -> list[str]:
     """Return each cell's model, batch size, method and limits, and the other options in which the cells differ."""
     return [
-        " ".join(
-            [
-                *cell_line(cell).split(),
-                *(f"{key}={value}" for key, value in own.items() if key not in IN_LINE),
-            ]
-        )
+        " ".join([*cell_line(cell).split(), *(f"{key}={value}" for key, value in own.items() if key not in IN_LINE)])
         for cell, own in zip(cells, differences(cells), strict=True)
     ]
 
@@ -105,8 +99,6 @@ def _log_cell(tracking: Tracking, name: str, group: str, record: Record) -> None
         config=record.configuration,
     )
     run.summary.update({"outcome": str(record.outcome), "reason": record.reason, **record.metrics})
-    if record.stderr_tail:
-        run.summary["stderr_tail"] = record.stderr_tail
     run.finish(exit_code=int(record.outcome.is_failure))
 
 
@@ -122,19 +114,27 @@ def _log_report(tracking: Tracking, sweep: Sweep) -> Path:
         tags=list(sweep.tags),
         config=dict(sweep.configuration),
     )
-    outcomes = {
-        f"cells_{outcome}": sum(record.outcome is outcome for record in sweep.records) for outcome in Outcome
-    }
+    outcomes = {f"cells_{outcome}": sum(record.outcome is outcome for record in sweep.records) for outcome in Outcome}
     run.log({"rows": wandb.Table(dataframe=pd.DataFrame(sweep.rows)), **outcomes, **sweep.summary})
     artifact = wandb.Artifact(
         name=re.sub(r"[^\w.-]", "-", sweep.group, flags=re.ASCII)[-_LONGEST_NAME:], type="results"
     )
     for name, path in sweep.files.items():
-        artifact.add_dir(str(path), name) if path.is_dir() else artifact.add_file(str(path), name)
+        if path.suffix == ".json":
+            with artifact.new_file(name) as file:
+                file.write(without_stderr(path))
+        else:
+            artifact.add_dir(str(path), name) if path.is_dir() else artifact.add_file(str(path), name)
     run.log_artifact(artifact)
     directory = Path(run.dir).parent
     run.finish(exit_code=int(has_failed(sweep.records)))
     return directory
+
+
+def without_stderr(path: Path) -> str:
+    """Return a record's file without what its process printed, which may be private and stays on this machine."""
+    values = json.loads(path.read_text())
+    return json.dumps({key: value for key, value in values.items() if key != "stderr_tail"}, indent=1)
 
 
 def _start(tracking: Tracking, **options: Any) -> "wandb.Run":

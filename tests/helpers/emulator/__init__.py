@@ -1,7 +1,7 @@
-"""An emulated GPU: a device of torch whose memory is the host's, whose streams are threads and whose kernels are the CPU's.
+"""An emulated GPU: a device of torch with the host's memory, threads as streams, and the CPU's kernels.
 
-Everything between a program and the device is torch's own: dispatcher, guards, allocator's interface, events, autograd's
-threads. So what a GPU would compute wrongly for lack of a wait is wrong here, too.
+Everything between a program and the device is torch's own: dispatcher, guards, allocator's interface, events,
+autograd's threads. So what a GPU would compute wrongly for lack of a wait is wrong here, too.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.helpers import emulated
+from tests.helpers.emulator import emulated
 
 DEVICE_TYPE = "emulated"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from membench.codecs import cpu_mask, cpu_rows
-from membench.core.torch_internals import tree_map_only
+from membench.core.libraries.torch_internals import tree_map_only
 
 
 def _on_cpu(run: Any, *arguments: Any) -> Any:
@@ -33,4 +33,4 @@ def cpu_codecs() -> Iterator[None]:
         yield
     finally:
         for name in standing_in:
-            del sys.modules[name]
+            sys.modules.pop(name, None)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from membench.core.errors import InvalidSchedule
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
     HOST_STREAM,
@@ -22,20 +22,18 @@ from membench.core.schedule import (
     Store,
     Wait,
 )
-from membench.core.task_graph import HostLocation, Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.task_graph import HostLocation, Kind, Phase, Role, Task, TaskGraph
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import host_live_bytes
-from tests.helpers.four_tasks import FIRST, INPUT, four_tasks, migrating
+from tests.helpers.planning.four_tasks import FIRST, INPUT, four_tasks, migrating
 
 STATE = INPUT
 
 
 def updated_on_host() -> TaskGraph:
-    """A task of the device makes the first activation, then a task of the host updates a state whose home is the disk."""
+    """A device's task makes the first activation, then the host's updates a state whose home is the disk."""
     graph = four_tasks()
-    state = replace(
-        graph.blocks[STATE], role=Role.OPTIMIZER_STATE, host_location=HostLocation(STATE, on_disk=True)
-    )
+    state = replace(graph.blocks[STATE], role=Role.OPTIMIZER_STATE, host_location=HostLocation(STATE, on_disk=True))
     first = replace(graph.tasks[0], reads=())
     update = Task(1, "update", Kind.OTHER, Phase.UPDATE, 1, (STATE,), (STATE,), (), on_host=True)
     return replace(graph, blocks=(state, *graph.blocks[1:2]), tasks=(first, update))
@@ -142,15 +140,9 @@ def test_every_wait_of_an_update_is_needed(position: int, expected: str) -> None
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
-        (
-            6,
-            "'first' is read on the host before the offload (instruction 2 on stream copy) is known to be done",
-        ),
+        (6, "'first' is read on the host before the offload (instruction 2 on stream copy) is known to be done"),
         (8, "'first' is dropped while the offload (instruction 2 on stream copy) may still use it"),
-        (
-            13,
-            "'first' is read on the host before the load (instruction 12 on stream load) is known to be done",
-        ),
+        (13, "'first' is read on the host before the load (instruction 12 on stream load) is known to be done"),
     ],
 )
 def test_every_wait_of_a_visit_is_needed(position: int, expected: str) -> None:
@@ -196,9 +188,7 @@ def test_what_is_written_on_the_host_must_go_to_its_home_on_the_disk() -> None:
 
 
 def test_a_home_on_the_disk_leaves_host_memory_before_the_end() -> None:
-    assert (
-        hazard(update({7: NOTHING, 8: Wait(COMPUTE_STREAM, 5)})) == "input is still in host memory at the end"
-    )
+    assert hazard(update({7: NOTHING, 8: Wait(COMPUTE_STREAM, 5)})) == "input is still in host memory at the end"
 
 
 def test_a_copy_that_was_dropped_is_not_read() -> None:
@@ -214,10 +204,7 @@ def test_a_task_writes_what_is_in_host_memory() -> None:
     blind = replace(graph, tasks=(graph.tasks[0], replace(graph.tasks[1], reads=())))
     late = update({0: Wait(COMPUTE_STREAM, 0), 2: NOTHING}, graph=blind)
     program = (Compute(0), Compute(1, HOST_STREAM), *late.instructions[4:])
-    assert (
-        hazard(replace(late, instructions=program))
-        == "'input' is written on the host, where it has no memory"
-    )
+    assert hazard(replace(late, instructions=program)) == "'input' is written on the host, where it has no memory"
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from membench.core.collective import Collective, CollectiveKind
 from membench.core.errors import InvalidSchedule
-from membench.core.schedule import (
+from membench.core.graph.collective import Collective, CollectiveKind
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
     HOST_STREAM,
@@ -23,19 +23,17 @@ from membench.core.schedule import (
     Synchronize,
     Wait,
 )
-from membench.core.task_graph import HostLocation, Kind, Phase, Task, TaskGraph
+from membench.core.graph.task_graph import HostLocation, Kind, Phase, Task, TaskGraph
 from membench.planning.checking.validate import validate
 from membench.planning.pool import FixedPool
-from tests.helpers.four_tasks import FIRST, GRADIENT, INPUT, in_parallel, migrating, parallel_tasks, visiting
+from tests.helpers.planning.four_tasks import FIRST, GRADIENT, INPUT, in_parallel, migrating, parallel_tasks, visiting
 
 
 def without(schedule: Schedule, unwanted: Callable[[Instruction], bool]) -> Schedule:
     """Replace instructions, and waits for them, by waits for nothing new, so that positions stay."""
     gone = {index for index, item in enumerate(schedule.instructions) if unwanted(item)}
     program = [
-        Wait(COMPUTE_STREAM, 0)
-        if index in gone or (isinstance(item, Wait) and item.instruction in gone)
-        else item
+        Wait(COMPUTE_STREAM, 0) if index in gone or (isinstance(item, Wait) and item.instruction in gone) else item
         for index, item in enumerate(schedule.instructions)
     ]
     return replace(schedule, instructions=tuple(program))
@@ -78,9 +76,7 @@ def test_validate_keeps_the_budget_and_the_stated_peak(graph: TaskGraph) -> None
     validate(schedule, budget_bytes=schedule.peak_bytes)
     with pytest.raises(InvalidSchedule, match="more than the budget"):
         validate(schedule, budget_bytes=schedule.peak_bytes - 1)
-    assert "more than the schedule's stated peak" in hazard(
-        replace(schedule, peak_bytes=schedule.peak_bytes - 1)
-    )
+    assert "more than the schedule's stated peak" in hazard(replace(schedule, peak_bytes=schedule.peak_bytes - 1))
 
 
 def test_a_copy_on_the_host_is_stale_after_a_write(graph: TaskGraph) -> None:
@@ -106,9 +102,7 @@ def test_validate_counts_what_a_pool_leaves_unused(graph: TaskGraph) -> None:
 
 def test_validate_finds_a_block_of_the_host_that_is_never_prefetched_or_freed(visited: TaskGraph) -> None:
     schedule = visiting(visited)
-    assert "still held at the end" in hazard(
-        without(replace(schedule, peak_bytes=1000), lambda i: i == Free(INPUT))
-    )
+    assert "still held at the end" in hazard(without(replace(schedule, peak_bytes=1000), lambda i: i == Free(INPUT)))
     never_brought = replace(schedule, instructions=(Compute(0), *schedule.instructions[2:]))
     assert "is read while it is not resident" in hazard(never_brought)
 
@@ -194,8 +188,7 @@ def test_a_space_counts_from_its_reservation_on(graph: TaskGraph) -> None:
     position = schedule.instructions.index(Free(FIRST))
     program = (*schedule.instructions[:position], Reserve(GRADIENT, 40), *schedule.instructions[position:])
     assert (
-        hazard(replace(schedule, instructions=program))
-        == "holds 280 bytes, more than the schedule's stated peak 245"
+        hazard(replace(schedule, instructions=program)) == "holds 280 bytes, more than the schedule's stated peak 245"
     )
 
 
@@ -230,9 +223,7 @@ def test_a_task_of_the_host_takes_no_device_memory_and_writes_to_homes_alone(gra
 def test_collectives_run_alone_on_the_stream_of_their_axis_and_in_order(graph: TaskGraph) -> None:
     collective = Collective(CollectiveKind.ALL_REDUCE, 60, "data")
     first, *others = (replace(task, reads=(FIRST,) if task.index else task.reads) for task in graph.tasks)
-    graph = replace(
-        graph, tasks=(first, *(replace(task, collective=collective) for task in others[:2]), others[2])
-    )
+    graph = replace(graph, tasks=(first, *(replace(task, collective=collective) for task in others[:2]), others[2]))
 
     def issued_on(stream: str, *tasks: int) -> Schedule:
         program = (Compute(0), Wait(collective.stream, 0), *(Compute(task, stream) for task in tasks))
@@ -240,10 +231,7 @@ def test_collectives_run_alone_on_the_stream_of_their_axis_and_in_order(graph: T
 
     elsewhere = "which is not that of its collective"
     assert hazard(issued_on(COMPUTE_STREAM, 1)) == f"task task1 runs on stream 'compute', {elsewhere}"
-    assert (
-        hazard(issued_on(collective.stream, 3))
-        == f"task task3 runs on stream 'collectives data', {elsewhere}"
-    )
+    assert hazard(issued_on(collective.stream, 3)) == f"task task3 runs on stream 'collectives data', {elsewhere}"
     swapped = "collective task1 does not run in the graph's order, as in other ranks"
     assert hazard(issued_on(collective.stream, 2, 1)) == swapped
     assert "tasks were never computed" in hazard(issued_on(collective.stream, 1, 2))

@@ -1,11 +1,11 @@
-"""Plans of a rank's step: their time is that of the schedule, collectives included, and weights that are gathered again come ahead."""
+"""Plans of a rank's step: the schedule's time, collectives included, and regathered weights come ahead."""
 
 import random
 
 import pytest
 
-from membench.core.schedule import Compute
-from membench.core.task_graph import Role
+from membench.core.graph.schedule import Compute
+from membench.core.graph.task_graph import Role
 from membench.execution.simulation import step_time_s
 from membench.planning.checking.validate import validate
 from membench.planning.choices.emit import emit
@@ -13,7 +13,7 @@ from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Problem
 from membench.planning.parallel.gathering import gathered_once
 from membench.strategies.joint.homes import Homes
-from tests.helpers.sharded import LAYERS, Collectives, sharded_graph
+from tests.helpers.distributed.sharded import LAYERS, Collectives, sharded_graph
 
 NO_LIMIT = 10**15
 
@@ -21,9 +21,7 @@ NO_LIMIT = 10**15
 @pytest.mark.parametrize("copies_out", [False, True])
 @pytest.mark.parametrize("gathering", [0.3, 1.0, 8.0])
 @pytest.mark.parametrize("share", [0.0, 0.2])
-def test_a_plan_states_the_time_and_the_peak_of_its_schedule(
-    copies_out: bool, gathering: float, share: float
-) -> None:
+def test_a_plan_states_the_time_and_the_peak_of_its_schedule(copies_out: bool, gathering: float, share: float) -> None:
     cost, rng = Collectives(gathering, share=share), random.Random(0)
     evaluator = Evaluator(Problem(gathered_once(sharded_graph(copies_out=copies_out)), cost, 1))
     units = evaluator.problem.units

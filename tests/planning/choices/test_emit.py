@@ -6,7 +6,7 @@ from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, Problem
 from membench.planning.parallel.gathering import gathered_once
 from membench.strategies.joint.homes import Homes
-from tests.helpers.sharded import Collectives, sharded_graph
+from tests.helpers.distributed.sharded import Collectives, sharded_graph
 
 
 def test_shards_of_gradients_may_have_updates_on_the_host_and_on_the_device() -> None:

@@ -17,9 +17,9 @@ from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Problem
 from membench.planning.rewrites.update import add_update
 from membench.strategies.joint.homes import Homes
-from tests.helpers.chains import chain_of_convolutions, graph_of
-from tests.helpers.graphs import ANY, COST
-from tests.helpers.updates import captured
+from tests.helpers.planning.chains import chain_of_convolutions, graph_of
+from tests.helpers.planning.graphs import ANY, COST
+from tests.helpers.steps.updates import captured
 
 NO_LIMIT = 10**15
 
@@ -63,8 +63,7 @@ def test_a_plan_states_the_time_and_the_peak_of_its_schedule(
     evaluator = evaluators[name]
     rng = random.Random(seed)
     options = [
-        (KEEP, OFFLOAD, RECOMPUTE, REPEAT) if unit.makers else (KEEP, OFFLOAD)
-        for unit in evaluator.problem.units
+        (KEEP, OFFLOAD, RECOMPUTE, REPEAT) if unit.makers else (KEEP, OFFLOAD) for unit in evaluator.problem.units
     ]
     weights = [rng.random() for _ in range(4)]
     choices = [rng.choices(each, weights[: len(each)])[0] for each in options]
@@ -81,9 +80,7 @@ def test_a_plan_states_the_time_and_the_peak_of_its_schedule(
 
 
 @pytest.mark.slow
-def test_a_given_order_is_planned_as_the_choices_that_it_follows_from(
-    evaluators: dict[str, Evaluator],
-) -> None:
+def test_a_given_order_is_planned_as_the_choices_that_it_follows_from(evaluators: dict[str, Evaluator]) -> None:
     for evaluator in evaluators.values():
         choices = [RECOMPUTE if unit.makers else OFFLOAD for unit in evaluator.problem.units]
         budget_bytes = evaluator.needed_bytes(choices)[0] * 5 // 4

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import capture
-from membench.core.program import program_of
-from membench.core.task_graph import Phase, Role, Task, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.fused_calls import fused_calls_of
+from membench.core.graph.task_graph import Phase, Role, Task, TaskGraph
+from membench.core.step.workload import Workload
 from membench.planning.checking.validate import validate
 from membench.planning.fusion.graph import fused
 from membench.planning.fusion.operators import is_cheap, is_fusible
 from membench.planning.fusion.recomputation import recompute_in_kernels
 from membench.strategies.base import find_strategy
-from tests.helpers.checks import check_exact, check_results_and_peak, step_of
-from tests.helpers.costs import UnitCost
-from tests.helpers.networks import COST, NETWORKS, reference
-from tests.helpers.programs import without_compiler
+from tests.helpers.kernels.compiled_functions import without_compiler
+from tests.helpers.networks.contract import COST, NETWORKS, reference
+from tests.helpers.planning.costs import UnitCost
+from tests.helpers.steps.checks import check_exact, check_results_and_peak, step_of
 
 QUICK = ("densenet", "mobilenet_v3", "vit")
 
@@ -55,7 +55,7 @@ def test_fused_steps_of_all_networks_have_the_stated_peak(name: str) -> None:
 
 def names(task: Task) -> str:
     """Return a task's operator, or those of its program, joined by ``+``."""
-    program = program_of(task.call)
+    program = fused_calls_of(task.call)
     calls = program.calls if program else (task.call,)
     return "+".join(call.operator.split(".")[1] for call in calls if call is not None)
 
@@ -144,11 +144,9 @@ def test_what_kernels_compute_again_is_not_taken_for_recomputation_by_a_strategy
 def test_random_numbers_and_counters_of_the_caller_stay_tasks_of_their_own() -> None:
     network = nn.Sequential(nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(4, 4, 1))
     graph = fused(step_graph(network))
-    assert all(program_of(task.call) is None for task in graph.tasks if task.random)
-    [counter] = [
-        task for task in graph.tasks if any("num_batches" in graph.blocks[b].name for b in task.writes)
-    ]
-    assert program_of(counter.call) is None
+    assert all(fused_calls_of(task.call) is None for task in graph.tasks if task.random)
+    [counter] = [task for task in graph.tasks if any("num_batches" in graph.blocks[b].name for b in task.writes)]
+    assert fused_calls_of(counter.call) is None
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -156,13 +154,9 @@ def test_the_gradient_of_a_clamp_reads_its_result_and_the_argument_is_not_kept(i
     network = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU6(in_place), nn.Conv2d(4, 4, 1))
     graph = fused(step_graph(network))
     [backward] = [task for task in graph.tasks if "hardtanh_backward" in names(task)]
-    activations = [
-        graph.blocks[block] for block in backward.reads if graph.blocks[block].role is Role.ACTIVATION
-    ]
+    activations = [graph.blocks[block] for block in backward.reads if graph.blocks[block].role is Role.ACTIVATION]
     large = [block for block in activations if block.size_bytes == 2 * 4 * 4 * 4 * 4]
-    assert (
-        len(large) == 2
-    )  # what batch norm has taken, and the clamp's result, which the convolution reads as well
+    assert len(large) == 2  # what batch norm has taken, and the clamp's result, which the convolution reads as well
     assert not any("clone" in names(task) for task in graph.tasks)
 
 

@@ -1,4 +1,4 @@
-"""The groups of fusion against those that the installed Inductor makes when `torch.compile` compiles the same network."""
+"""The groups of fusion against those of the installed Inductor when `torch.compile` compiles the same network."""
 
 import copy
 from collections import Counter
@@ -10,19 +10,20 @@ import pytest
 import torch
 
 from membench.capture.capture import capture
-from membench.core.program import program_of
-from membench.core.workload import Workload
+from membench.core.graph.fused_calls import fused_calls_of
+from membench.core.step.workload import Workload
 from membench.planning.fusion.graph import fused
-from tests.helpers.compiler import with_compiler
-from tests.helpers.networks import NETWORKS, workload
-from tests.helpers.rotations import rotations
+from tests.helpers.kernels.compiler import with_compiler
+from tests.helpers.networks.contract import NETWORKS, workload
+from tests.helpers.networks.rotations import rotations
 
 SHARES = {"resnet18": 0.9, "densenet": 0.9, "mobilenet_v3": 0.9, "vit": 0.5}
 """Of a network's groups that Inductor makes as well, at least."""
 LOOPS = {
-    "add", "mul", "relu", "hardswish", "hardsigmoid", "mean", "sum", "threshold_backward", "hardswish_backward", "hardsigmoid_backward",
-    "native_batch_norm", "native_batch_norm_backward", "native_layer_norm", "native_layer_norm_backward",
-    "native_dropout_backward", "gelu_backward", "_log_softmax", "nll_loss_forward", "_log_softmax_backward_data", "nll_loss_backward",
+    "add", "mul", "relu", "hardswish", "hardsigmoid", "mean", "sum", "threshold_backward", "hardswish_backward",
+    "hardsigmoid_backward", "native_batch_norm", "native_batch_norm_backward", "native_layer_norm",
+    "native_layer_norm_backward", "native_dropout_backward", "gelu_backward", "_log_softmax", "nll_loss_forward",
+    "_log_softmax_backward_data", "nll_loss_backward",
 }  # fmt: skip
 """Operators by which groups are compared. Views and copies are in Inductor's names wherever it keeps one."""
 OF_ROTATIONS = LOOPS | {"sub", "neg", "select_backward", "slice_backward"}
@@ -31,10 +32,10 @@ Group = frozenset[str]
 
 
 def compared(names: Iterable[str], loops: Collection[str] = LOOPS) -> Group:
-    """Return the operators of a kernel; of one of the backward pass without those of the forward pass, which it computes again.
+    """Return a kernel's operators; in the backward pass without the forward pass's that run again.
 
-    Inductor names a constant after the first operator that has it: zeros after a loss. A kernel of the forward pass may make the
-    mask of a ReLU's gradient as well.
+    Inductor names a constant after the first operator that has it: zeros after a loss. A kernel of the forward pass may
+    make the mask of a ReLU's gradient as well.
     """
     plain = {name.replace("_native_batch_norm_legit_functional", "native_batch_norm") for name in names}
     plain = {name.removesuffix("_") for name in plain}.intersection(loops)
@@ -47,10 +48,8 @@ def compared(names: Iterable[str], loops: Collection[str] = LOOPS) -> Group:
 
 
 def groups_of(work: Workload, loops: Collection[str] = LOOPS, *, on_cpu: bool = True) -> list[Group]:
-    programs = (program_of(task.call) for task in fused(capture(work).graph, on_cpu=on_cpu).tasks)
-    found = [
-        compared((call.operator.split(".")[1] for call in each.calls), loops) for each in programs if each
-    ]
+    programs = (fused_calls_of(task.call) for task in fused(capture(work).graph, on_cpu=on_cpu).tasks)
+    found = [compared((call.operator.split(".")[1] for call in each.calls), loops) for each in programs if each]
     return [group for group in found if len(group) > 1]
 
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import capture
-from membench.core.program import program_of
-from membench.core.task_graph import Phase, Role, Task, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.fused_calls import fused_calls_of
+from membench.core.graph.task_graph import Phase, Role, Task, TaskGraph
+from membench.core.step.workload import Workload
 from membench.planning.fusion.graph import fused
 
 IMAGE_BYTES = 2 * 4 * 6 * 6 * 4
@@ -53,7 +53,7 @@ def test_a_gradient_lies_where_the_one_that_it_is_made_from_dies() -> None:
     assert not images_made(graph, of_first)
     [memory] = overwritten(of_first)
     assert graph.blocks[memory].role is Role.GRADIENT
-    program = program_of(of_first.call)
+    program = fused_calls_of(of_first.call)
     assert program is not None and not program.scratch
     assert program.calls[-1].operator == "aten.copy_.default"
 

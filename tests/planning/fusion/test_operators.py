@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from membench.capture.capture import capture
-from membench.core.program import program_of
-from membench.core.task_graph import Phase, Task, TaskGraph
+from membench.core.graph.fused_calls import fused_calls_of
+from membench.core.graph.task_graph import Phase, Task, TaskGraph
 from membench.planning.checking.validate import validate
 from membench.planning.fusion.graph import fused
 from membench.planning.fusion.operators import is_cheap, is_fusible, is_run_again
 from membench.strategies.base import find_strategy
-from tests.helpers.checks import check_exact, step_of
-from tests.helpers.costs import UnitCost
-from tests.helpers.networks import reference_of, run_step
-from tests.helpers.programs import cached_in, without_compiler
-from tests.helpers.rotations import rotations
+from tests.helpers.kernels.compiled_functions import cached_in, without_compiler
+from tests.helpers.networks.contract import reference_of, run_step
+from tests.helpers.networks.rotations import rotations
+from tests.helpers.planning.costs import UnitCost
+from tests.helpers.steps.checks import check_exact, step_of
 
 JOINS = {True: "cat", False: "stack"}
 PARTS = {True: "slice_backward", False: "select_backward"}
@@ -25,7 +25,7 @@ ROUNDING = 1e-5
 
 def of_task(task: Task) -> list[str]:
     """Return the operators of a task."""
-    program = program_of(task.call)
+    program = fused_calls_of(task.call)
     calls = program.calls if program else (task.call,)
     return [call.operator.split(".")[1] for call in calls if call is not None]
 
@@ -63,9 +63,7 @@ def test_what_joins_parts_runs_again_in_the_backward_pass_of_strategies_alone(of
 
 @pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("of_halves", JOINS)
-def test_fused_rotations_have_the_bits_of_their_operators(
-    of_halves: bool, on_cpu: bool, tmp_path: Path
-) -> None:
+def test_fused_rotations_have_the_bits_of_their_operators(of_halves: bool, on_cpu: bool, tmp_path: Path) -> None:
     case = reference_of(rotations(of_halves=of_halves))
     with without_compiler(tmp_path):
         graph = fused(case.captured.graph, on_cpu=on_cpu)

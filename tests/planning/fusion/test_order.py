@@ -5,12 +5,12 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import capture
-from membench.core.call import Value
-from membench.core.task_graph import TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.call import Value
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.step.workload import Workload
 from membench.planning.fusion.graph import fused
 from membench.strategies.base import find_strategy
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.costs import UnitCost
 
 CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
 

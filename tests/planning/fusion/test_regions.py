@@ -4,17 +4,17 @@ import torch
 from torch import nn
 
 from membench.capture.capture import capture
-from membench.core.kernels import WHOLE_STEP, Compiled
-from membench.core.program import program_of
-from membench.core.task_graph import Phase, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.fused_calls import fused_calls_of
+from membench.core.graph.task_graph import Phase, TaskGraph
+from membench.core.step.kernels import WHOLE_STEP, Compiled
+from membench.core.step.workload import Workload
 from membench.cost.kernels import launches
 from membench.planning.checking.validate import validate
 from membench.planning.fusion.graph import fused
 from membench.planning.fusion.layouts import becomes_channels_last
 from membench.planning.fusion.regions import Regions
 from membench.strategies.base import find_strategy
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.costs import UnitCost
 
 
 class Block(nn.Module):
@@ -40,7 +40,7 @@ def test_only_tasks_of_one_compiled_module_join() -> None:
     found = fused(graph, compiled)
     of_modules = [task for task in found.tasks if task.is_compiled]
     assert {Regions(found, compiled).of(task) for task in of_modules} == {("1", ""), ("2", "")}
-    assert all(task.is_compiled for task in found.tasks if program_of(task.call))
+    assert all(task.is_compiled for task in found.tasks if fused_calls_of(task.call))
     outside = [task.name for task in found.tasks if not task.is_compiled and task.phase is Phase.FORWARD]
     assert any(name.startswith("0:") for name in outside) and any(name.startswith("3:") for name in outside)
     assert len(fused(graph).tasks) < len(found.tasks) < len(graph.tasks)

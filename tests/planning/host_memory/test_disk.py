@@ -9,20 +9,20 @@ import pytest
 
 from membench.backends.cpu import Chaos
 from membench.core.errors import InfeasibleSchedule
-from membench.core.machine import HostLimit
-from membench.core.schedule import Drop, Load, Offload, RepeatedSchedule, Schedule, Store
-from membench.core.task_graph import HostLocation, Kind, Phase, Role, Task
+from membench.core.graph.schedule import Drop, Load, Offload, RepeatedSchedule, Schedule, Store
+from membench.core.graph.task_graph import HostLocation, Kind, Phase, Role, Task
+from membench.core.hardware.machine import HostLimit
 from membench.execution.simulation import step_time_s
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.checking.validate import validate
 from membench.planning.host_memory.disk import keep_within, on_disk_bytes
 from membench.planning.host_memory.host_places import PAGE_BYTES, host_places
 from membench.steps.plan import plan
-from tests.helpers.costs import UnitCost
-from tests.helpers.disk import Visits, host_peak_bytes, least_host_bytes, prepared, run_once, within
-from tests.helpers.four_tasks import four_tasks
-from tests.helpers.networks import COST
-from tests.helpers.random_networks import random_layers, random_reference
+from tests.helpers.networks.contract import COST
+from tests.helpers.networks.random_networks import random_layers, random_reference
+from tests.helpers.planning.costs import UnitCost
+from tests.helpers.planning.four_tasks import four_tasks
+from tests.helpers.steps.disk import Visits, host_peak_bytes, least_host_bytes, prepared, run_once, within
 
 SIZE_BYTES = 100
 
@@ -35,9 +35,7 @@ def small_blocks_move(monkeypatch: pytest.MonkeyPatch) -> None:
 def updates_on_host(count: int) -> Schedule:
     """After one task of the device, tasks of the host update one state each, in host memory."""
     graph = four_tasks()
-    state = replace(
-        graph.blocks[0], size_bytes=SIZE_BYTES, role=Role.OPTIMIZER_STATE, host_location=HostLocation(0)
-    )
+    state = replace(graph.blocks[0], size_bytes=SIZE_BYTES, role=Role.OPTIMIZER_STATE, host_location=HostLocation(0))
     blocks = [
         replace(state, index=number, name=f"state {number}", host_location=HostLocation(number))
         for number in range(count)
@@ -45,17 +43,7 @@ def updates_on_host(count: int) -> Schedule:
     made = replace(graph.blocks[1], index=count)
     first = replace(graph.tasks[0], reads=(), writes=(count,), creates=(count,))
     updates = [
-        Task(
-            number + 1,
-            f"update {number}",
-            Kind.OTHER,
-            Phase.UPDATE,
-            1,
-            (number,),
-            (number,),
-            (),
-            on_host=True,
-        )
+        Task(number + 1, f"update {number}", Kind.OTHER, Phase.UPDATE, 1, (number,), (number,), (), on_host=True)
         for number in range(count)
     ]
     graph = replace(graph, blocks=(*blocks, made), tasks=(first, *updates))
@@ -85,7 +73,7 @@ def test_as_many_states_as_needed_are_on_the_disk_and_evenly() -> None:
 
 
 def test_the_next_state_is_loaded_while_the_last_one_is_updated_and_stored() -> None:
-    """3 s for each update, 50 s to load a state and 100 s to store it: with room for two states, stores set the pace."""
+    """3 s to update, 50 s to load a state and 100 s to store it: with room for two states, stores set the pace."""
     schedule = within(updates_on_host(4), 2 * SIZE_BYTES)
     first_update_s = 50 + 3
     assert step_time_s(schedule, UnitCost()) == first_update_s + 4 * 100
@@ -98,8 +86,8 @@ def test_the_least_host_memory_is_stated() -> None:
     with pytest.raises(InfeasibleSchedule) as found:
         within(free, SIZE_BYTES - 1)
     assert str(found.value) == (
-        "host memory of 99 B is too small: update 3 needs 100 B (100 bytes) with this strategy; raise host_memory, or lower the "
-        "batch size"
+        "host memory of 99 B is too small: update 3 needs 100 B (100 bytes) with this strategy; raise host_memory, or "
+        "lower the batch size"
     )
     assert host_peak_bytes(within(free, SIZE_BYTES)) == SIZE_BYTES
 
@@ -139,9 +127,7 @@ def test_places_of_buffers_do_not_overlap_while_they_are_open() -> None:
     assert places.size_bytes == 2 * PAGE_BYTES
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 60))]
-)
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 60))])
 def test_random_schedules_compute_the_same_bits(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     case = random_reference(random_layers(rng, seed), seed)

@@ -5,17 +5,17 @@ import torch
 from torch import nn
 
 from membench.capture.capture import capture
-from membench.capture.update import CapturedUpdate
+from membench.capture.update.captured_update import CapturedUpdate
 from membench.core.errors import InfeasibleSchedule
-from membench.core.optimizer import WeightUpdate
-from membench.core.task_graph import TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.step.optimizer import WeightUpdate
+from membench.core.step.workload import Workload
 from membench.planning.memory.bounds import least_bytes
 from membench.planning.rewrites.rewrite import update_on_host
 from membench.planning.rewrites.update import add_update
-from membench.steps.plan import plan, plan_step
+from membench.steps.plan import StepPlanner, plan
 from membench.strategies.base import Strategy, strategies
-from tests.helpers.networks import COST
+from tests.helpers.networks.contract import COST
 
 UPDATES = {
     "none": None,
@@ -32,17 +32,13 @@ def step(update: str, size: int = 4) -> TaskGraph:
         )
         batch = torch.randn(size, 3, 8, 8), torch.randint(10, (size,))
     by = UPDATES[update]
-    work = Workload(
-        "net", module, nn.functional.cross_entropy, (batch[0],), (batch[1],), accumulates=update == "kept"
-    )
+    work = Workload("net", module, nn.functional.cross_entropy, (batch[0],), (batch[1],), accumulates=update == "kept")
     graph = capture(work).graph
     return add_update(graph, by and CapturedUpdate(by, module))
 
 
 @pytest.mark.parametrize("update", UPDATES)
-@pytest.mark.parametrize(
-    "name", [name for name, method in strategies().items() if not method().moves_weights]
-)
+@pytest.mark.parametrize("name", [name for name, method in strategies().items() if not method().moves_weights])
 def test_no_method_that_leaves_weights_on_the_device_needs_less(name: str, update: str) -> None:
     graph = step(update)
     bound_bytes = least_bytes(graph)
@@ -81,6 +77,6 @@ def test_it_holds_for_micro_batches() -> None:
     def graph_at(size: int) -> TaskGraph:
         return capture(whole.of_size(size)).graph
 
-    runs = plan_step(graph_at, 4, strategies()["eager"](), COST, None, 1, update=update)
+    runs = StepPlanner(graph_at, 4, strategies()["eager"](), COST, update=update, micro_batch=1).within(None)
     peak_bytes = max(run.schedule.peak_bytes for run in runs)
     assert peak_bytes >= least_bytes(add_update(graph_at(4), update))

@@ -38,9 +38,7 @@ ACTIONS = st.lists(ALLOCATE | ALLOCATE | FREE | RELEASE, max_size=60)
 every_allocator = pytest.mark.parametrize("make", ALLOCATORS, ids=["segments", "expandable", "split limit"])
 
 
-def play(
-    allocator: CachingAllocator, actions: list[tuple[str, int]], check: Callable[[str], None]
-) -> dict[int, int]:
+def play(allocator: CachingAllocator, actions: list[tuple[str, int]], check: Callable[[str], None]) -> dict[int, int]:
     """Carry out actions, check after each, and return what is in use: sizes by address."""
     used: dict[int, int] = {}
     for action, number in actions:
@@ -74,9 +72,7 @@ def test_pieces_never_overlap_and_hold_their_requests(
 
 @every_allocator
 @given(actions=ACTIONS)
-def test_the_three_counts_add_up(
-    make: Callable[[], CachingAllocator], actions: list[tuple[str, int]]
-) -> None:
+def test_the_three_counts_add_up(make: Callable[[], CachingAllocator], actions: list[tuple[str, int]]) -> None:
     allocator = make()
 
     def check(action: str) -> None:
@@ -107,9 +103,7 @@ def test_reserved_memory_shrinks_only_when_it_is_released(
 
 @every_allocator
 @given(actions=ACTIONS)
-def test_free_neighbours_are_merged(
-    make: Callable[[], CachingAllocator], actions: list[tuple[str, int]]
-) -> None:
+def test_free_neighbours_are_merged(make: Callable[[], CachingAllocator], actions: list[tuple[str, int]]) -> None:
     allocator = make()
 
     def check(action: str) -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from membench.core.allocator import AllocatorSettings
 from membench.core.configuration import load
-from membench.core.efficiency import Efficiency
-from membench.core.schedule import RepeatedSchedule
-from membench.core.task_graph import Mode, TaskGraph
+from membench.core.graph.schedule import RepeatedSchedule
+from membench.core.graph.task_graph import Mode, TaskGraph
+from membench.core.hardware.allocator import AllocatorSettings
+from membench.core.hardware.efficiency import Efficiency
 from membench.core.units import MIB
 from membench.cost.roofline import RooflineCost
 from membench.planning.builder import ScheduleBuilder
@@ -17,7 +17,7 @@ from membench.planning.memory.expandable_allocator import ExpandableAllocator
 from membench.planning.memory.segment_allocator import SegmentAllocator
 from membench.strategies.base import find_strategy, strategies
 from membench.strategies.on_demand import compute_on_demand
-from tests.helpers.chains import chain_of_convolutions
+from tests.helpers.planning.chains import chain_of_convolutions
 
 DEVICE = load("device", "rtx3090")
 CONTEXT_BYTES = DEVICE.context_bytes
@@ -50,8 +50,8 @@ def test_a_card_without_a_known_context_has_no_used_memory(graph: TaskGraph) -> 
 def test_a_step_fits_by_what_the_allocator_needs_next_to_the_context(graph: TaskGraph) -> None:
     """Reserved are 108 MiB where there is room. With less, free segments are returned before a request fails.
 
-    The first step fits 96 MiB: 12 free ones are returned before the last request, of 14. In the second step the gradient takes
-    12 of these 14, and the last request needs 14 more for the 12 that it returns.
+    The first step fits 96 MiB: 12 free ones are returned before the last request, of 14. In the second step the
+    gradient takes 12 of these 14, and the last request needs 14 more for the 12 that it returns.
     """
     plan = plan_of(graph, [size * MIB for size in (30, 40, 12, 12, 14)])
 

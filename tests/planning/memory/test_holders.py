@@ -2,10 +2,10 @@
 
 import pytest
 
-from membench.core.task_graph import Role
+from membench.core.graph.task_graph import Role
 from membench.planning.memory.holders import held_at_peak_bytes, holder_of
 from membench.strategies.base import strategies
-from tests.helpers.runs import network_run
+from tests.helpers.planning.runs import network_run
 
 
 def test_every_role_has_a_holder() -> None:

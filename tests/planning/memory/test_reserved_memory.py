@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from membench.core.configuration import load
-from membench.core.device import DeviceProfile
 from membench.core.errors import OutOfMemory
-from membench.core.schedule import Hold, RepeatedSchedule, Schedule
-from membench.core.task_graph import Kind, Phase, Role, TaskGraph
+from membench.core.graph.schedule import Hold, RepeatedSchedule, Schedule
+from membench.core.graph.task_graph import Kind, Phase, Role, TaskGraph
+from membench.core.hardware.device import DeviceProfile
 from membench.core.units import MIB
 from membench.cost.library_memory import product_workspace_bytes
 from membench.planning.builder import ScheduleBuilder
@@ -20,7 +20,7 @@ from membench.planning.memory.reserved_memory import ReservedMemory, reserved_me
 from membench.planning.memory.segment_allocator import SegmentAllocator
 from membench.planning.rewrites.rewrite import keep_on_host
 from membench.strategies.on_demand import compute_on_demand
-from tests.helpers.four_tasks import four_tasks, migrating
+from tests.helpers.planning.four_tasks import four_tasks, migrating
 
 DEVICE: DeviceProfile = load("device", "rtx3090")
 
@@ -42,9 +42,7 @@ def played(schedule: Schedule, *, steps: int = 1, device: DeviceProfile = DEVICE
 
 
 @given(st.lists(st.integers(1, 60 * MIB), min_size=5, max_size=5), st.integers(1, 4))
-def test_reserved_is_at_least_allocated_and_that_at_least_the_schedule_s_peak(
-    sizes: list[int], steps: int
-) -> None:
+def test_reserved_is_at_least_allocated_and_that_at_least_the_schedule_s_peak(sizes: list[int], steps: int) -> None:
     schedule = on_demand(with_sizes(four_tasks(), sizes))
     for allocator in (SegmentAllocator(), ExpandableAllocator()):
         found = reserved_memory([RepeatedSchedule(schedule)], allocator, DEVICE, steps=steps)
@@ -56,8 +54,8 @@ def test_reserved_is_at_least_allocated_and_that_at_least_the_schedule_s_peak(
 def test_a_step_worked_by_hand(graph: TaskGraph) -> None:
     """Input 30, first 40, second 16, gradient 12, result 6 MiB; each task frees what no later one reads.
 
-    Each of the first four takes a segment of its own: the input is the caller's and stays, first is read by the last task,
-    and second by the third. Then the second's 16 MiB are free, and the result of 6 is cut from them.
+    Each of the first four takes a segment of its own: the input is the caller's and stays, first is read by the last
+    task, and second by the third. Then the second's 16 MiB are free, and the result of 6 is cut from them.
     """
     schedule = on_demand(with_sizes(graph, [30 * MIB, 40 * MIB, 16 * MIB, 12 * MIB, 6 * MIB]))
     found = played(schedule)
@@ -139,9 +137,7 @@ def test_temporaries_of_the_update_are_requests_by_weight(graph: TaskGraph) -> N
     with_update = replace(sized, blocks=(*sized.blocks, *weights), tasks=(*sized.tasks, update))
     without_workspace = (*sized.tasks, replace(update, workspace_bytes=0))
     two = played(on_demand(with_update))
-    assert (
-        two.reserved_bytes == played(on_demand(replace(with_update, tasks=without_workspace))).reserved_bytes
-    )
+    assert two.reserved_bytes == played(on_demand(replace(with_update, tasks=without_workspace))).reserved_bytes
     one = replace(update, phase=Phase.BACKWARD)
     assert (
         played(on_demand(replace(with_update, tasks=(*sized.tasks, one)))).reserved_bytes

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from membench.core.call import Value
 from membench.core.errors import InvalidSchedule
-from membench.core.schedule import (
+from membench.core.graph.call import Value
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
     AllReduce,
@@ -18,7 +18,7 @@ from membench.core.schedule import (
     Synchronize,
     Wait,
 )
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.checking.validate import validate
 from membench.planning.parallel.exchange import Exchange, exchange_gradients
@@ -33,7 +33,7 @@ def value(block: int) -> Value:
 
 @pytest.fixture
 def schedule() -> Schedule:
-    """An activation, then the gradients of two weights, that of the last layer first, on its own stream and added to once."""
+    """An activation, then two weights' gradients, the last layer's first, on its own stream and added to once."""
     roles = [Role.INPUT, Role.ACTIVATION, Role.WEIGHT_GRADIENT, Role.WEIGHT_GRADIENT]
     blocks = tuple(Block(i, f"block{i}", 20, role, layer=0) for i, role in enumerate(roles))
     touches = [((INPUT,), (MAP,)), ((MAP,), (LAST,)), ((MAP, LAST), (LAST,)), ((MAP,), (FIRST,))]

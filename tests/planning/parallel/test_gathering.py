@@ -2,22 +2,21 @@
 
 import pytest
 
-from membench.core.collective import CollectiveKind
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.collective import CollectiveKind
+from membench.core.graph.task_graph import TaskGraph
 from membench.execution.simulation import step_time_s
 from membench.planning.parallel.gathering import gathered_once
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
-from tests.helpers.chains import chain_of_sizes
-from tests.helpers.sharded import Collectives, sharded_graph
+from tests.helpers.distributed.sharded import Collectives, sharded_graph
+from tests.helpers.planning.chains import chain_of_sizes
 
 COST = Collectives(1.0)
 
 
 def gathers(graph: TaskGraph) -> int:
     return sum(
-        task.collective is not None and task.collective.kind is CollectiveKind.ALL_GATHER
-        for task in graph.tasks
+        task.collective is not None and task.collective.kind is CollectiveKind.ALL_GATHER for task in graph.tasks
     )
 
 

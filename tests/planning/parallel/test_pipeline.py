@@ -1,4 +1,4 @@
-"""A rank's step in a pipeline: what each stage computes, what passes between stages, and that any method can schedule it."""
+"""A rank's step in a pipeline: what stages compute and pass on, and that any method can schedule it."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,23 +10,23 @@ from torch import Tensor, nn
 
 from membench.capture.capture import Captures
 from membench.capture.trace import ANY_GPU
-from membench.capture.update import CapturedUpdate
-from membench.core.collective import CollectiveKind
+from membench.capture.update.captured_update import CapturedUpdate
 from membench.core.errors import MembenchError, UnsupportedModel, UnsupportedStrategy
-from membench.core.optimizer import WeightUpdate
-from membench.core.pipeline import Pipeline, PipelineSchedule
-from membench.core.schedule import RepeatedSchedule
-from membench.core.sharding import Sharding
-from membench.core.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.collective import CollectiveKind
+from membench.core.graph.schedule import RepeatedSchedule
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
+from membench.core.step.optimizer import WeightUpdate
+from membench.core.step.pipeline import Pipeline, PipelineSchedule
+from membench.core.step.sharding import Sharding
+from membench.core.step.workload import Workload
 from membench.planning.parallel import pipeline as passes
 from membench.planning.parallel.sharding import shard
 from membench.planning.rewrites.update import add_update
 from membench.steps.parallel.blocks import groups_of, repeated_classes, stage_begins
 from membench.steps.plan import plan
-from membench.steps.predicted.simulated_step import simulated_pipeline
+from membench.steps.simulated_step import simulated_pipeline
 from membench.strategies.base import find_strategy
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.costs import UnitCost
 
 BLOCKS, WIDTH, MICRO_BATCHES = 6, 16, 4
 FORWARD_S = 3 * 2.0
@@ -78,17 +78,13 @@ def captured() -> TaskGraph:
     return micro_batch_of(NETWORK)
 
 
-def pipeline(
-    schedule: PipelineSchedule = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, **options: Any
-) -> Pipeline:
+def pipeline(schedule: PipelineSchedule = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, **options: Any) -> Pipeline:
     stages = 4 if schedule is PipelineSchedule.INTERLEAVED else 2
     return Pipeline(2, stage_begins(NETWORK, CLASSES, stages), MICRO_BATCHES, schedule, **options)
 
 
 @pytest.mark.parametrize("schedule", ORDERS)
-def test_ranks_compute_the_step_once_for_each_micro_batch(
-    captured: TaskGraph, schedule: PipelineSchedule
-) -> None:
+def test_ranks_compute_the_step_once_for_each_micro_batch(captured: TaskGraph, schedule: PipelineSchedule) -> None:
     ranks = pipelined(captured, pipeline(schedule))
     for graphs, whole in ((ranks, captured), ([rank.plain for rank in ranks], captured.plain)):
         assert whole is not None
@@ -99,9 +95,7 @@ def test_ranks_compute_the_step_once_for_each_micro_batch(
             for task in graph.tasks
             if not task.collective and not task.name.endswith("accumulate")
         )
-        assert own == Counter(
-            (task.name, task.operations) for task in whole.tasks for _ in range(MICRO_BATCHES)
-        )
+        assert own == Counter((task.name, task.operations) for task in whole.tasks for _ in range(MICRO_BATCHES))
     weights = [block.name for rank in ranks for block in rank.blocks if block.role is Role.WEIGHT]
     assert sorted(weights) == sorted(name for name, _ in NETWORK.named_parameters())
     assert [rank.loss is not None for rank in ranks] == [False, True]
@@ -140,17 +134,13 @@ STRATEGIES = ["pytorch", "eager", "capuchin", pytest.param("joint", marks=pytest
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_methods_schedule_a_rank_with_shards_and_an_update(captured: TaskGraph, strategy: str) -> None:
-    sharding = Sharding(
-        4, groups_of(NETWORK, CLASSES), reshard_after_forward=False, reduce_dtype=torch.float32
-    )
+    sharding = Sharding(4, groups_of(NETWORK, CLASSES), reshard_after_forward=False, reduce_dtype=torch.float32)
     plans = []
     for rank in pipelined(captured, replace(pipeline(gradient_dtype=torch.float32), micro_batches=2)):
         graph = add_update(shard(rank, sharding), CapturedUpdate(WeightUpdate(torch.optim.Adam), NETWORK))
         gathers = [t for t in graph.tasks if t.collective and t.collective.kind is CollectiveKind.ALL_GATHER]
         assert len(gathers) == 1 + (BLOCKS // 2)  # one for all micro-batches of each block, and of the root
-        plans.append(
-            (RepeatedSchedule(plan(graph, find_strategy(strategy)(), UnitCost(), None)),)
-        )  # and validate it
+        plans.append((RepeatedSchedule(plan(graph, find_strategy(strategy)(), UnitCost(), None)),))  # and validate it
     first, last = simulated_pipeline(plans, UnitCost())
     assert first.step_time_s > 0 and last.step_time_s > 0
 
@@ -173,7 +163,7 @@ class FreeMessages(UnitCost):
 
 
 def test_a_pipeline_takes_as_long_as_its_formula(captured: TaskGraph) -> None:
-    """GPipe, Section 2.3: (micro-batches + stages - 1) / micro-batches of the time without waiting, if all stages take as long."""
+    """GPipe, 2.3: equal stages take (micro-batches + stages - 1) / micro-batches of the time without waiting."""
     cost = FreeMessages()
     times = {}
     for schedule in (PipelineSchedule.GPIPE, PipelineSchedule.ONE_FORWARD_ONE_BACKWARD):
@@ -182,9 +172,7 @@ def test_a_pipeline_takes_as_long_as_its_formula(captured: TaskGraph) -> None:
         plans = [(RepeatedSchedule(plan(rank, find_strategy("pytorch")(), cost, None)),) for rank in ranks]
         times[schedule] = max(step.step_time_s for step in simulated_pipeline(plans, cost))
         alone = [
-            sum(1 for task in rank.plain.tasks if not task.collective) / MICRO_BATCHES
-            for rank in ranks
-            if rank.plain
+            sum(1 for task in rank.plain.tasks if not task.collective) / MICRO_BATCHES for rank in ranks if rank.plain
         ]
         assert max(alone) * MICRO_BATCHES <= times[schedule] <= max(alone) * (MICRO_BATCHES + 1)
     assert times[PipelineSchedule.GPIPE] >= times[PipelineSchedule.ONE_FORWARD_ONE_BACKWARD]
@@ -200,9 +188,7 @@ def test_fewer_micro_batches_are_under_way_in_later_stages(captured: TaskGraph) 
 
 
 def test_a_weight_of_two_stages_is_refused() -> None:
-    with pytest.raises(
-        UnsupportedModel, match=r"embedding\.weight.*stages 0 and 1 of the pipeline both use it"
-    ):
+    with pytest.raises(UnsupportedModel, match=r"embedding\.weight.*stages 0 and 1 of the pipeline both use it"):
         pipelined(micro_batch_of(Network(tied=True)), pipeline())
 
 

@@ -1,4 +1,4 @@
-"""A rank's step under sharded and replicated weights: what is divided, what is gathered when, and that any method can schedule it."""
+"""A rank's step in shards and replicas: what is divided, what is gathered when, and that any method fits."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -10,23 +10,23 @@ from torch import Tensor, nn
 
 from membench.capture.capture import Captures
 from membench.capture.trace import ANY_GPU
-from membench.capture.update import CapturedUpdate
-from membench.core.collective import CollectiveKind
+from membench.capture.update.captured_update import CapturedUpdate
 from membench.core.errors import InvalidSchedule
-from membench.core.optimizer import WeightUpdate
-from membench.core.precision import Precision
-from membench.core.schedule import Compute, Schedule, Wait
-from membench.core.sharding import Sharding
-from membench.core.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.collective import CollectiveKind
+from membench.core.graph.precision import Precision
+from membench.core.graph.schedule import Compute, Schedule, Wait
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
+from membench.core.step.optimizer import WeightUpdate
+from membench.core.step.sharding import Sharding
+from membench.core.step.workload import Workload
 from membench.planning.checking.validate import validate
 from membench.planning.parallel.replication import FIRST_BUCKET_BYTES, replicate
 from membench.planning.parallel.sharding import shard
 from membench.planning.rewrites.update import add_update
-from membench.steps.parallel.blocks import groups_of, repeated_classes
+from membench.steps.parallel.blocks import groups_of, kept_dtypes, repeated_classes
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.costs import UnitCost
 
 LAYERS, WIDTH, RANKS = 4, 64, 4
 STREAM = "collectives fsdp"
@@ -67,7 +67,7 @@ def captured() -> TaskGraph:
 
 
 def sharded(captured: TaskGraph, **options: Any) -> TaskGraph:
-    sharding = Sharding(RANKS, GROUPS, kept_dtype=torch.float32, reduce_dtype=torch.float32)
+    sharding = Sharding(RANKS, GROUPS, kept_dtypes=kept_dtypes(NETWORK), reduce_dtype=torch.float32)
     graph = shard(captured, replace(sharding, **options))
     return add_update(graph, CapturedUpdate(ADAM, NETWORK))
 
@@ -131,9 +131,7 @@ def test_a_group_is_gathered_while_the_one_before_it_runs(captured: TaskGraph) -
         uses = {}
         for block in range(LAYERS):
             of_block = {
-                b.index
-                for b in plain.blocks
-                if b.name.startswith(f"blocks.{block}.") and b.role is Role.GATHERED
+                b.index for b in plain.blocks if b.name.startswith(f"blocks.{block}.") and b.role is Role.GATHERED
             }
             uses[block] = next(
                 task.index for task in plain.tasks
@@ -177,7 +175,9 @@ def test_what_is_gathered_ahead_is_not_held_in_addition_to_more_than_one_group(c
     assert root + 2 * block < most <= root + 2 * block + 3 * block // RANKS + root // RANKS
 
 
-STRATEGIES = ["pytorch", "eager", "joint", "layrub_hybrid", "vdnn_all", "superneurons", "capuchin", "zero_offload", "rotor"]  # fmt: skip
+STRATEGIES = [
+    "pytorch", "eager", "joint", "layrub_hybrid", "vdnn_all", "superneurons", "capuchin", "zero_offload", "rotor",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

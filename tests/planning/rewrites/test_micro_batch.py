@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from membench.core.errors import MembenchError
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, TaskGraph
+from membench.core.graph.task_graph import EXTERNAL_ROLES, RESULT_ROLES, TaskGraph
 from membench.planning.rewrites.micro_batch import (
     fitted_sizes,
     micro_batch_size,
@@ -15,8 +15,8 @@ from membench.planning.rewrites.micro_batch import (
     sizes_around,
     window_bytes,
 )
-from tests.helpers.chains import ACTIVATION_BYTES, chain_of_batch
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.chains import ACTIVATION_BYTES, chain_of_batch
+from tests.helpers.planning.costs import UnitCost
 
 
 def by_definition(graph: TaskGraph, window: float) -> int:
@@ -45,12 +45,7 @@ def test_a_window_needs_its_distinct_blocks_its_largest_workspace_and_what_stays
 
 @pytest.mark.parametrize(
     ("batch_size", "expected"),
-    [
-        (1, [1]),
-        (7, [7, 4, 2, 1]),
-        (100, [100, 64, 32, 16, 8, 4, 2, 1]),
-        (256, [256, 192, 128, 64, 32, 16, 8, 4, 2, 1]),
-    ],
+    [(1, [1]), (7, [7, 4, 2, 1]), (100, [100, 64, 32, 16, 8, 4, 2, 1]), (256, [256, 192, 128, 64, 32, 16, 8, 4, 2, 1])],
 )
 def test_micro_batches_are_multiples_of_64_or_powers_of_two(batch_size: int, expected: list[int]) -> None:
     assert regular_sizes(batch_size) == expected
@@ -62,18 +57,14 @@ def test_the_largest_micro_batch_whose_windows_fit_is_tried_first_and_then_every
     batch_size: int, budget_bytes: int
 ) -> None:
     sizes = list(fitted_sizes(chain_of_batch, batch_size, UnitCost(), budget_bytes))
-    fitting = [
-        size for size in regular_sizes(batch_size) if window_bytes(chain_of_batch(size)) <= budget_bytes
-    ]
+    fitting = [size for size in regular_sizes(batch_size) if window_bytes(chain_of_batch(size)) <= budget_bytes]
     assert sizes[0] == (fitting[0] if fitting else 1)
     assert sizes == [size for size in regular_sizes(batch_size) if size <= sizes[0]]
 
 
 @settings(deadline=None)
 @given(st.integers(1, 300), st.integers(0, 100_000))
-def test_sizes_around_are_all_regular_ones_and_meet_at_the_fitted_one(
-    batch_size: int, budget_bytes: int
-) -> None:
+def test_sizes_around_are_all_regular_ones_and_meet_at_the_fitted_one(batch_size: int, budget_bytes: int) -> None:
     fitted = next(iter(fitted_sizes(chain_of_batch, batch_size, UnitCost(), budget_bytes)))
     larger, smaller = sizes_around(chain_of_batch, batch_size, UnitCost(), budget_bytes)
     assert larger[-1] == fitted

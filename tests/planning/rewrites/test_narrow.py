@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from membench.core.task_graph import Phase, TaskGraph
+from membench.core.graph.task_graph import Phase, TaskGraph
 from membench.planning.checking.validate import validate
 from membench.planning.rewrites.narrow import index_maps, narrow_indices
 from membench.strategies.base import find_strategy
-from tests.helpers.chains import graph_of
-from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, reference
+from tests.helpers.networks.contract import COST, reference
+from tests.helpers.planning.chains import graph_of
+from tests.helpers.steps.checks import check_results_and_peak
 
 
 @pytest.mark.slow

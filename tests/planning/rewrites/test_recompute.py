@@ -13,19 +13,19 @@ from torch import nn
 
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import capture
-from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.schedule import Schedule
+from membench.core.graph.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.step.workload import Workload
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool, Pool
 from membench.planning.rewrites.recompute import Repeatable, Segment, recompute, recomputing_order
 from membench.steps.compile import CompiledStep
 from membench.strategies.memonger import StoragePool
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
-from tests.helpers.checks import check_exact, step_of
-from tests.helpers.costs import UnitCost
-from tests.helpers.networks import COST, Reference, reference_of
-from tests.helpers.random_networks import CHANNELS, PLANS, random_reference
+from tests.helpers.networks.contract import COST, Reference, reference_of
+from tests.helpers.networks.random_networks import CHANNELS, PLANS, random_reference
+from tests.helpers.planning.costs import UnitCost
+from tests.helpers.steps.checks import check_exact, step_of
 
 
 def recomputing(graph: TaskGraph, segments: list[Segment]) -> TaskGraph:
@@ -52,9 +52,7 @@ def case_of(*layers: nn.Module) -> Reference:
     torch.manual_seed(0)
     arguments = (torch.randn(2, CHANNELS, 6, 6),), (torch.randint(3, (2,)),)
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 3))
-    return reference_of(
-        Workload("net", nn.Sequential(*layers, *head), nn.functional.cross_entropy, *arguments)
-    )
+    return reference_of(Workload("net", nn.Sequential(*layers, *head), nn.functional.cross_entropy, *arguments))
 
 
 def convolution() -> nn.Conv2d:
@@ -88,9 +86,7 @@ def test_results_are_exact_with_any_activations_dropped(
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000), count=st.integers(1, 4))
-def test_an_order_predicts_the_peak_of_its_schedule(
-    layers: list[tuple[str, int, int]], seed: int, count: int
-) -> None:
+def test_an_order_predicts_the_peak_of_its_schedule(layers: list[tuple[str, int, int]], seed: int, count: int) -> None:
     graph = COST.annotate(random_reference(layers, seed).captured.graph)
     repeatable, segments = Repeatable(graph, COST), random_segments(graph, seed, count)
     order, rewritten = recomputing_order(repeatable, segments), recompute(repeatable, segments)
@@ -103,9 +99,7 @@ def test_an_order_predicts_the_peak_of_its_schedule(
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_a_task_runs_again_once_or_for_each_layer_that_needs_it(per_layer: bool) -> None:
     case = case_of(*(layer for _ in range(4) for layer in (convolution(), nn.ReLU())))
-    graph = recomputing(
-        case.captured.graph, [Segment(frozenset(made_forward(case.captured.graph)), per_layer)]
-    )
+    graph = recomputing(case.captured.graph, [Segment(frozenset(made_forward(case.captured.graph)), per_layer)])
     runs = Counter(task.name.removesuffix(" again") for task in graph.tasks)
     # The linear layer, a ReLU's backward and all convolutions' but the first depend on the first convolution.
     expected = [1 + 8, 1 + 6, 1 + 4, 1 + 2] if per_layer else [2, 2, 2, 2]
@@ -154,9 +148,7 @@ def test_random_tasks_run_once_and_dropout_keeps_its_mask_alone() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.5, 0.9])
-def test_the_product_with_the_mask_is_the_output_of_dropout_bit_for_bit(
-    dtype: torch.dtype, probability: float
-) -> None:
+def test_the_product_with_the_mask_is_the_output_of_dropout_bit_for_bit(dtype: torch.dtype, probability: float) -> None:
     torch.manual_seed(0)
     inputs = torch.randn(10_000, dtype=dtype)
     output, mask = torch.ops.aten.native_dropout(inputs, probability, True)
@@ -201,9 +193,7 @@ def block(index: int, role: Role) -> Block:
     return Block(index, f"block{index}", 100, role, -1 if role in EXTERNAL_ROLES else 0)
 
 
-def forward(
-    name: str, reads: tuple[int, ...], creates: tuple[int, ...], *, onto: tuple[int, ...] = ()
-) -> Task:
+def forward(name: str, reads: tuple[int, ...], creates: tuple[int, ...], *, onto: tuple[int, ...] = ()) -> Task:
     return Task(0, name, Kind.OTHER, Phase.FORWARD, 0, (*reads, *onto), (*onto, *creates), creates)
 
 

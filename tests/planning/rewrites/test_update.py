@@ -12,48 +12,37 @@ from torch import nn
 
 from membench.capture.capture import Captures, capture
 from membench.core.errors import InfeasibleSchedule, InvalidSchedule, MembenchError, UnsupportedStrategy
-from membench.core.optimizer import Gradients, WeightUpdate
-from membench.core.schedule import AllReduce, Compute, Schedule, Wait
-from membench.core.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.schedule import AllReduce, Compute, Schedule, Wait
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
+from membench.core.step.optimizer import Gradients, WeightUpdate
+from membench.core.step.workload import Workload
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import live_bytes
 from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.planning.rewrites.update import add_update, undivided, updated_workload
-from membench.steps.plan import plan, plan_step
+from membench.steps.plan import StepPlanner, plan
 from membench.strategies.base import Strategy, find_strategy
 from membench.strategies.eager import Eager
 from membench.strategies.memonger import Memonger
 from membench.strategies.superneurons import SuperNeurons
-from tests.helpers.costs import UnitCost
-from tests.helpers.random_networks import PLANS, Layers, random_workload
-from tests.helpers.updates import MAKERS, WAYS, captured
-from tests.helpers.variants import VARIANTS
+from tests.helpers.networks.random_networks import PLANS, Layers, random_workload
+from tests.helpers.planning.costs import UnitCost
+from tests.helpers.steps.updates import MAKERS, WAYS, captured
+from tests.helpers.steps.variants import VARIANTS
 
 WIDTH, SAMPLES = 100, 2
 WEIGHT_BYTES = 4 * WIDTH * WIDTH
 
 
 def linear_layers() -> Workload:
-    module = nn.Sequential(
-        nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU(), nn.Linear(WIDTH, WIDTH, bias=False)
-    )
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU(), nn.Linear(WIDTH, WIDTH, bias=False))
     return Workload(
-        "linear",
-        module,
-        nn.CrossEntropyLoss(),
-        (torch.randn(SAMPLES, WIDTH),),
-        (torch.randint(9, (SAMPLES,)),),
+        "linear", module, nn.CrossEntropyLoss(), (torch.randn(SAMPLES, WIDTH),), (torch.randint(9, (SAMPLES,)),)
     )
 
 
 def updated(
-    work: Workload,
-    name: str,
-    options: dict[str, Any] | None = None,
-    *,
-    is_whole: bool = False,
-    **of_update: Any,
+    work: Workload, name: str, options: dict[str, Any] | None = None, *, is_whole: bool = False, **of_update: Any
 ) -> TaskGraph:
     by = WeightUpdate(MAKERS[name], **of_update)
     update = captured(name, options=options, **of_update)
@@ -145,9 +134,7 @@ def test_an_update_that_does_not_wait_for_a_mean_is_refused(exchange: Exchange) 
     schedule = exchange_gradients(plan(graph, Eager(), UnitCost(), None), exchange)
     means = [i for i, item in enumerate(schedule.instructions) if isinstance(item, AllReduce)]
     [wait, *_] = [
-        i
-        for i, item in enumerate(schedule.instructions)
-        if isinstance(item, Wait) and item.instruction == means[-1]
+        i for i, item in enumerate(schedule.instructions) if isinstance(item, Wait) and item.instruction == means[-1]
     ]
     changed = list(schedule.instructions)
     changed[wait] = Wait("compute", means[0])
@@ -165,7 +152,7 @@ def test_an_update_before_the_mean_is_refused() -> None:
 def test_micro_batches_update_once_and_hold_the_states_throughout(size: int, counts: list[int]) -> None:
     work = replace(linear_layers(), inputs=(torch.randn(4, WIDTH),), targets=(torch.randint(9, (4,)),))
     update = captured("momentum")
-    runs = plan_step(Captures(work).graph_at, 4, Eager(), UnitCost(), None, size, update)
+    runs = StepPlanner(Captures(work).graph_at, 4, Eager(), UnitCost(), update=update, micro_batch=size).within(None)
     assert [run.count for run in runs] == counts
     updates = [sum(task.phase is Phase.UPDATE for task in run.schedule.graph.tasks) for run in runs]
     assert updates == [0] * (len(runs) - 1) + [2]  # one for each layer
@@ -184,20 +171,14 @@ def test_weights_without_a_gradient_are_left_alone() -> None:
 def test_inference_has_nothing_to_update() -> None:
     work = linear_layers()
     with pytest.raises(MembenchError, match="no gradients"):
-        updated_workload(
-            Workload("linear", work.module.eval(), None, work.inputs), WeightUpdate(torch.optim.SGD)
-        )
+        updated_workload(Workload("linear", work.module.eval(), None, work.inputs), WeightUpdate(torch.optim.SGD))
 
 
 @pytest.mark.parametrize("method", [Memonger(), SuperNeurons()], ids=lambda item: item.name)
 def test_an_update_does_not_keep_a_method_from_recomputing(method: Strategy) -> None:
-    layers = [
-        part for _ in range(9) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
-    ]
+    layers = [part for _ in range(9) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())]
     module = nn.Sequential(*layers, nn.Flatten())
-    work = Workload(
-        "layers", module, nn.CrossEntropyLoss(), (torch.randn(4, 8, 8, 8),), (torch.randint(9, (4,)),)
-    )
+    work = Workload("layers", module, nn.CrossEntropyLoss(), (torch.randn(4, 8, 8, 8),), (torch.randint(9, (4,)),))
 
     def recomputed(graph: TaskGraph) -> list[str]:
         schedule = plan(graph, method, UnitCost(), None)
@@ -215,9 +196,7 @@ def test_an_update_does_not_keep_a_method_from_recomputing(method: Strategy) -> 
 @pytest.mark.slow
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, name=st.sampled_from(sorted(MAKERS)), room=st.floats(0, 1))
-def test_every_strategy_schedules_updates_in_the_backward_pass(
-    layers: Layers, name: str, room: float
-) -> None:
+def test_every_strategy_schedules_updates_in_the_backward_pass(layers: Layers, name: str, room: float) -> None:
     work = random_workload(layers)
     graph = updated(work, name, in_backward=True)
     updates = {task.index for task in graph.tasks if task.phase is Phase.UPDATE}
@@ -243,9 +222,7 @@ def test_a_gradient_is_freed_as_soon_as_it_is_applied() -> None:
         assert order == [f"{layer}.weight:update" for layer in (10, 8, 6, 4, 2, 0)]
     at_end = updated(work, "adamw", WAYS["fused"], is_whole=True)
     for strategy in (Eager(), find_strategy("pytorch")()):
-        early, parts, late = (
-            plan(each, strategy, UnitCost(), None).peak_bytes for each in (graph, in_parts, at_end)
-        )
+        early, parts, late = (plan(each, strategy, UnitCost(), None).peak_bytes for each in (graph, in_parts, at_end))
         assert 4 * WEIGHT_BYTES < late - early <= 5 * WEIGHT_BYTES
         assert parts == (late if strategy.name == "pytorch" else early)
 
@@ -265,9 +242,7 @@ def test_an_exchange_at_the_end_finds_no_gradients() -> None:
 
 def test_an_update_does_not_divide_the_backward_pass_of_a_convolution() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten())
-    work = Workload(
-        "two", module, nn.CrossEntropyLoss(), (torch.randn(2, 3, 8, 8),), (torch.randint(9, (2,)),)
-    )
+    work = Workload("two", module, nn.CrossEntropyLoss(), (torch.randn(2, 3, 8, 8),), (torch.randint(9, (2,)),))
     graph = updated(work, "sgd", in_backward=True)
     names = [task.name for task in graph.tasks if task.phase in AFTER_THE_LOSS]
     of_module = [name for name in names if not name.startswith("loss")]

@@ -30,8 +30,7 @@ def test_weights_outside_of_wrapped_modules_are_of_no_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "expected"),
-    [(2, ["4"]), (3, ["3", "6"]), (4, ["2", "4", "6"]), (6, ["2", "3", "4", "5", "6"]), (1, [])],
+    ("stages", "expected"), [(2, ["4"]), (3, ["3", "6"]), (4, ["2", "4", "6"]), (6, ["2", "3", "4", "5", "6"]), (1, [])]
 )
 def test_stages_have_as_many_blocks_where_what_is_around_them_counts_as_one_each(
     stages: int, expected: list[str]

@@ -11,22 +11,21 @@ from torch import Tensor, nn
 import membench
 from membench.core import configuration
 from membench.core.errors import MembenchError, UnsupportedModel
-from membench.core.precision import Precision
-from membench.core.task_graph import Kind, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import Kind, TaskGraph
+from membench.core.step.workload import Workload
 from membench.models.llama import Llama, TokenLoss
 from membench.steps.parallel.ranks import ranks_of
 from membench.steps.predict import Predictor
 from membench.steps.predicted.prediction import Prediction
+from membench.steps.request import StepRequest
 from membench.strategies.pytorch import PyTorch
 
 LAYERS, WIDTH, LENGTH = 2, 256, 512
 HOST_OF_FOUR = replace(configuration.load("cluster", "dgx_h100"), devices_per_host=4)
 
 with torch.device("meta"):
-    LLAMA = Llama(
-        layers=LAYERS, width=WIDTH, heads=8, groups=8, inner=512, vocabulary=1024, length=2 * LENGTH
-    )
+    LLAMA = Llama(layers=LAYERS, width=WIDTH, heads=8, groups=8, inner=512, vocabulary=1024, length=2 * LENGTH)
 
 
 def tokens(length: int) -> Tensor:
@@ -42,14 +41,14 @@ def graph_of(parallel: Mapping[str, int]) -> TaskGraph:
     ranks = ranks_of(LLAMA, HOST_OF_FOUR, parallel=parallel)
     batch = (tokens(LENGTH),)
     workload = Workload("llama", LLAMA, TokenLoss(), batch, batch, precision=Precision.of_step("bf16"))
-    return Predictor(workload, PyTorch(), ranks=ranks).graph
+    return Predictor(workload, StepRequest(PyTorch()), ranks=ranks).graph
 
 
 def test_attention_is_a_ring_over_the_parts_of_a_sequence() -> None:
     graph = graph_of({"fsdp": 2, "cp": 2})
     names = [task.call.operator for task in graph.tasks if task.call]
     for direction in ("", "_backward"):
-        assert names.count(f"aten._scaled_dot_product_flash_attention{direction}.default") == 2 * LAYERS
+        assert names.count(f"aten._scaled_dot_product_cudnn_attention{direction}.default") == 2 * LAYERS
     axes = [task.collective.axis for task in graph.tasks if task.collective]
     assert axes.count("cp") >= 3 * LAYERS
     assert set(axes) == {"cp", "fsdp+cp"}
@@ -94,9 +93,7 @@ def test_what_cannot_be_divided_is_refused() -> None:
     with torch.device("meta"):
         layers = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
     with pytest.raises(MembenchError, match="along the second dimension"):
-        membench.predict(
-            layers, nn.functional.mse_loss, (features, features), cluster=HOST_OF_FOUR, parallel={"cp": 4}
-        )
+        membench.predict(layers, nn.functional.mse_loss, (features, features), cluster=HOST_OF_FOUR, parallel={"cp": 4})
 
 
 class Bidirectional(nn.Module):
@@ -109,9 +106,7 @@ class Bidirectional(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         for block in self.blocks:
             heads = block(features).unflatten(-1, (8, -1)).transpose(1, 2)
-            features = (
-                nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2)
-            )
+            features = nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2)
         return features
 
 
@@ -119,6 +114,4 @@ def test_attention_that_torch_does_not_divide_is_refused() -> None:
     with torch.device("meta"):
         module, features = Bidirectional(), torch.zeros(2, LENGTH, WIDTH)
     with pytest.raises(UnsupportedModel, match="is_causal"):
-        membench.predict(
-            module, nn.functional.mse_loss, (features, features), cluster=HOST_OF_FOUR, parallel={"cp": 4}
-        )
+        membench.predict(module, nn.functional.mse_loss, (features, features), cluster=HOST_OF_FOUR, parallel={"cp": 4})

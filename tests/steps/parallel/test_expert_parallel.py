@@ -13,15 +13,16 @@ from transformers import AutoModelForCausalLM, GptOssConfig, MixtralConfig
 
 import membench
 from membench.core import configuration
-from membench.core.cluster import Cluster
-from membench.core.collective import CollectiveKind
 from membench.core.errors import MembenchError
-from membench.core.task_graph import Phase, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.collective import CollectiveKind
+from membench.core.graph.task_graph import Phase, TaskGraph
+from membench.core.hardware.cluster import Cluster
+from membench.core.step.workload import Workload
 from membench.steps.parallel.expert_parallel import experts_divided, experts_in
 from membench.steps.parallel.ranks import ranks_of
 from membench.steps.predict import Predictor
 from membench.steps.predicted.prediction import Prediction
+from membench.steps.request import StepRequest
 from membench.strategies.pytorch import PyTorch
 
 LAYERS, EXPERTS, CHOSEN, WIDTH, LENGTH = 2, 8, 2, 64, 128
@@ -58,20 +59,14 @@ def tokens(device: str = "meta") -> Tensor:
 
 def predicted(parallel: Mapping[str, int], cluster: Cluster = HOST_OF_FOUR) -> Prediction:
     return membench.predict(
-        mixture(),
-        loss,
-        (tokens(), tokens()),
-        cluster=cluster,
-        parallel=parallel,
-        precision="bf16",
-        optimizer="adamw",
+        mixture(), loss, (tokens(), tokens()), cluster=cluster, parallel=parallel, precision="bf16", optimizer="adamw"
     )
 
 
 def graph_of(parallel: Mapping[str, int]) -> TaskGraph:
     module = mixture()
     workload = Workload("mixture", module, loss, (tokens(),), (tokens(),))
-    return Predictor(workload, PyTorch(), ranks=ranks_of(module, HOST_OF_FOUR, parallel=parallel)).graph
+    return Predictor(workload, StepRequest(PyTorch()), ranks=ranks_of(module, HOST_OF_FOUR, parallel=parallel)).graph
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,9 +83,7 @@ def test_a_rank_of_one_computes_what_the_module_does(kind: str, monkeypatch: pyt
 
 def test_tokens_go_to_their_experts_and_come_back_in_both_passes() -> None:
     graph = graph_of({"fsdp": 2, "ep": 2})
-    sent = [
-        task for task in graph.tasks if task.collective and task.collective.kind is CollectiveKind.ALL_TO_ALL
-    ]
+    sent = [task for task in graph.tasks if task.collective and task.collective.kind is CollectiveKind.ALL_TO_ALL]
     assert [task.phase for task in sent] == [Phase.FORWARD] * 2 * LAYERS + [Phase.BACKWARD] * 2 * LAYERS
     assert {(each.collective.axis, each.collective.size_bytes) for each in sent if each.collective} == {
         ("ep", LENGTH * CHOSEN * WIDTH * 4)
@@ -127,10 +120,7 @@ def test_fewer_experts_than_ranks_are_divided_along_another_dimension() -> None:
 
 def test_what_cannot_be_divided_is_refused() -> None:
     three = SimpleNamespace(size=lambda: 3, get_group=lambda: None)
-    with (
-        pytest.raises(MembenchError, match="3 ranks of ep; choose a divisor"),
-        experts_divided(mixture(), three),
-    ):
+    with pytest.raises(MembenchError, match="3 ranks of ep; choose a divisor"), experts_divided(mixture(), three):
         pass
     with pytest.raises(MembenchError, match="no module with an attribute num_experts"):
         experts_in(nn.Linear(4, 4))

@@ -7,12 +7,13 @@ import torch
 from torch import nn
 
 import membench
-from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
-from membench.core.workload import Workload
+from membench.core.hardware.cluster import Cluster
+from membench.core.step.workload import Workload
 from membench.steps.parallel.ranks import ranks_of
 from membench.steps.predict import Predictor
 from membench.steps.predicted.prediction import Prediction
+from membench.steps.request import StepRequest
 from membench.strategies.pytorch import PyTorch
 
 WIDTH = 256
@@ -60,8 +61,7 @@ def test_a_slower_network_takes_longer_and_only_between_hosts() -> None:
 
 def test_ranks_that_share_a_link_to_the_host_copy_for_longer() -> None:
     own, shared = (
-        predicted(replace(CLUSTER, devices_per_link=number), strategy="geeps", budget=130e6)
-        for number in (1, 8)
+        predicted(replace(CLUSTER, devices_per_link=number), strategy="geeps", budget=130e6) for number in (1, 8)
     )
     assert own.host_bytes == shared.host_bytes > 0
     assert shared.step_time_s > own.step_time_s
@@ -101,13 +101,12 @@ def test_one_bucket_is_exchanged_behind_the_backward_pass() -> None:
     workload = Workload("blocks", NETWORK, nn.CrossEntropyLoss(), *((each,) for each in BATCH))
     buckets, one = (
         Predictor(
-            workload, PyTorch(), ranks=ranks_of(NETWORK, CLUSTER, parallel={"dp": 8}, bucket_bytes=size)
+            workload, StepRequest(PyTorch()), ranks=ranks_of(NETWORK, CLUSTER, parallel={"dp": 8}, bucket_bytes=size)
         )
         for size in (None, 1 << 40)
     )
     counts = [
-        sum(task.collective is not None for task in (each.graph.plain or each.graph).tasks)
-        for each in (buckets, one)
+        sum(task.collective is not None for task in (each.graph.plain or each.graph).tasks) for each in (buckets, one)
     ]
     assert counts[0] > counts[1] == 1
 
@@ -148,9 +147,7 @@ def test_what_cannot_be_divided_is_refused(options: dict[str, object], message: 
 
 def test_sizes_of_an_axis_are_swept_over_with_the_same_options() -> None:
     options = {"pipeline": "GPipe", "accumulate": 8}
-    stages = [
-        ranks_of(NETWORK, CLUSTER, parallel={"pp": size, "dp": 8 // size}, **options) for size in (1, 2)
-    ]  # type: ignore[arg-type]
+    stages = [ranks_of(NETWORK, CLUSTER, parallel={"pp": size, "dp": 8 // size}, **options) for size in (1, 2)]  # type: ignore[arg-type]
     assert stages[0].mesh.axes == (("dp", 8),) and stages[1].pipeline is not None
 
 
@@ -159,7 +156,6 @@ def test_sizes_of_an_axis_are_swept_over_with_the_same_options() -> None:
     [
         {"nodes": 2},
         {"parallel": {"fsdp": 8}},
-        {"accumulate": 2},
         {"wrapped": ["Block"]},
         {"reshard_after_forward": False},
         {"reduce_dtype": torch.float32},

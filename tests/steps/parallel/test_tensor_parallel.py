@@ -8,18 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    loss_parallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 
 import membench
 from membench.core.errors import MembenchError
 from membench.models.hugging_face import network
 from membench.models.llama import Llama, TokenLoss
 from membench.steps.predicted.prediction import Prediction
+from tests.helpers.networks.llama import small_llama
 
 VOCABULARY, LENGTH = 1024, 256
 WIDTH = 256
@@ -74,9 +70,7 @@ def test_ranks_divide_weights_and_states_and_wait_for_collectives() -> None:
 def test_every_strategy_of_one_rank_schedules_a_divided_step() -> None:
     plain = predicted(parallel={"tp": 2, "dp": 4})
     for strategy in ("eager", "joint", "layrub_hybrid"):
-        assert (
-            predicted(parallel={"tp": 2, "dp": 4}, strategy=strategy).allocated_bytes <= plain.allocated_bytes
-        )
+        assert predicted(parallel={"tp": 2, "dp": 4}, strategy=strategy).allocated_bytes <= plain.allocated_bytes
 
 
 def test_a_network_of_transformers_has_a_plan_and_tied_weights_stay_tied() -> None:
@@ -84,9 +78,7 @@ def test_a_network_of_transformers_has_a_plan_and_tied_weights_stay_tied() -> No
     with torch.device("meta"):
         module = network("llama", vocab_size=VOCABULARY, tie_word_embeddings=True, **sizes)
     batch = {"input_ids": TOKENS, "labels": TOKENS}, ()
-    prediction = membench.predict(
-        module, lambda output: output["loss"], batch, cluster="dgx_h100", parallel={"tp": 8}
-    )
+    prediction = membench.predict(module, lambda output: output["loss"], batch, cluster="dgx_h100", parallel={"tp": 8})
     norms_bytes = sum(weight.nbytes for weight in module.parameters() if weight.dim() == 1)
     divided_bytes = sum(weight.nbytes for weight in module.parameters()) - norms_bytes
     assert prediction.parts_bytes["weights"] == divided_bytes / 8 + norms_bytes + buffers_bytes(module)
@@ -103,7 +95,7 @@ def group() -> Iterator[None]:
 @pytest.mark.usefixtures("group")
 def test_a_module_that_is_divided_is_captured_as_it_is() -> None:
     with torch.device("meta"):
-        module = Llama(layers=1, width=64, heads=2, groups=2, inner=64, vocabulary=64, length=LENGTH)
+        module = small_llama(layers=1, heads=2, groups=2, length=LENGTH)
     with pytest.raises(MembenchError, match="this process has joined a process group"):
         predicted(module, parallel={"dp": 4, "tp": 2})
     mesh = init_device_mesh("cuda", (2,), mesh_dim_names=("tp",))
@@ -116,10 +108,7 @@ def test_a_module_that_is_divided_is_captured_as_it_is() -> None:
     assert prediction.parts_bytes["weights"] == weights_bytes + buffers_bytes(module)
     with pytest.raises(MembenchError, match=r"needs init_device_mesh\('cuda', \(4,\)"):
         predicted(module, parallel={"dp": 2, "tp": 4})
-    with (
-        pytest.raises(MembenchError, match="is divided over them; predict it with .*cluster="),
-        loss_parallel(),
-    ):
+    with pytest.raises(MembenchError, match="is divided over them; predict it with .*cluster="), loss_parallel():
         predicted(module, cluster=None, device="h100")
     with pytest.raises(MembenchError, match="leave optimizer out, and step it after"):
         membench.compile(module, TokenLoss(), (TOKENS, TOKENS), optimizer="sgd")

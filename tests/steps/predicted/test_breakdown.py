@@ -7,10 +7,11 @@ from torch import nn
 import membench
 from membench.core import configuration
 from membench.core.errors import MembenchError
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.steps.parallel.ranks import ONE_RANK, ranks_of
 from membench.steps.predict import Predictor
 from membench.steps.predicted.breakdown import OperatorTime, operator_times
+from membench.steps.request import StepRequest
 from membench.strategies.base import find_strategy
 
 WIDTH = 256
@@ -18,14 +19,12 @@ WIDTH = 256
 
 def operators(strategy: str = "pytorch", layers: int = 2, **options: object) -> dict[str, OperatorTime]:
     with torch.device("meta"):
-        module = nn.Sequential(
-            *(each for _ in range(layers) for each in (nn.Linear(WIDTH, WIDTH), nn.ReLU()))
-        )
+        module = nn.Sequential(*(each for _ in range(layers) for each in (nn.Linear(WIDTH, WIDTH), nn.ReLU())))
         inputs = torch.empty(8, WIDTH)
     ranks = ranks_of(module, configuration.load("cluster", "dgx_h100"), **options) if options else ONE_RANK  # type: ignore[arg-type]
     update = membench.WeightUpdate(torch.optim.Adam)
     work = Workload("layers", module, nn.MSELoss(), (inputs,), (inputs,))
-    predictor = Predictor(work, find_strategy(strategy)(), update=update, ranks=ranks)
+    predictor = Predictor(work, StepRequest(find_strategy(strategy)(), optimizer=update), ranks)
     runs, cost = predictor.planned(configuration.load("device", "h100"))
     found = operator_times(runs, cost)
     tasks = [task for run in runs for task in run.schedule.graph.tasks for _ in range(run.count)]

@@ -91,12 +91,8 @@ def test_a_compiled_step_of_any_shape_has_one_capture_for_each_bucket_and_the_sa
     assert isinstance(step, ShapedStep) and len(step.steps) == len(LENGTHS)
 
 
-@given(
-    length=st.integers(1, 9), lengths=st.sets(st.integers(9, 20), min_size=1), dim=st.sampled_from([1, -2])
-)
-def test_padding_follows_the_sequence_and_reaches_the_smallest_bucket(
-    length: int, lengths: set[int], dim: int
-) -> None:
+@given(length=st.integers(1, 9), lengths=st.sets(st.integers(9, 20), min_size=1), dim=st.sampled_from([1, -2]))
+def test_padding_follows_the_sequence_and_reaches_the_smallest_bucket(length: int, lengths: set[int], dim: int) -> None:
     rows = torch.rand(2, length, 3)
     padded = membench.pad_to_bucket({"rows": rows, "other": rows}, list(lengths), {"rows": 7.0}, dim=dim)
     assert padded["rows"].shape == (2, min(lengths), 3)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import membench
-from membench.backends import calls
-from membench.backends.kernels import find_kernel
-from membench.core.call import Call
+from membench.backends.calls import calls
+from membench.backends.calls.kernels import find_kernel
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.graph.call import Call
 from membench.steps.real.compiled_step import CompiledStep
 
 CRITERION = nn.functional.cross_entropy
@@ -128,9 +128,7 @@ def test_training_is_refused_where_no_gradients_may_be_made(module: nn.Module) -
 
 
 def test_a_loss_without_trained_weights_is_refused(module: nn.Module) -> None:
-    with pytest.raises(
-        UnsupportedModel, match="it does not depend on any trainable weight; unfreeze a weight"
-    ):
+    with pytest.raises(UnsupportedModel, match="it does not depend on any trainable weight; unfreeze a weight"):
         step_of(module.requires_grad_(False))
 
 

@@ -11,14 +11,9 @@ import membench
 from membench.core.errors import MembenchError, UnsupportedModel
 
 LOSSES: dict[str, tuple[Callable[..., Tensor], int]] = {
-    "of tokens": (
-        lambda scores, labels: functional.cross_entropy(scores.flatten(0, 1), labels.flatten()),
-        -100,
-    ),
+    "of tokens": (lambda scores, labels: functional.cross_entropy(scores.flatten(0, 1), labels.flatten()), -100),
     "of the next tokens": (
-        lambda scores, labels: functional.cross_entropy(
-            scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-        ),
+        lambda scores, labels: functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten()),
         -100,
     ),
     "of a chosen class": (lambda s, t: functional.cross_entropy(s.transpose(1, 2), t, ignore_index=2), 2),

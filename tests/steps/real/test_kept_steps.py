@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import membench
-from membench.core.schedule import Offload, Schedule
+from membench.core.graph.schedule import Offload, Schedule
 from membench.steps.real.kept_steps import MOST_KEPT
 
 SHAPES = 20
@@ -33,8 +33,7 @@ def host_copies_bytes(schedule: Schedule) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "strategy",
-    ["layrub_hybrid", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("eager", "memonger"))],
+    "strategy", ["layrub_hybrid", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("eager", "memonger"))]
 )
 def test_twenty_shapes_take_the_stated_memory(strategy: str) -> None:
     torch.manual_seed(0)

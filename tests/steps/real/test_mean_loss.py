@@ -11,7 +11,7 @@ from torch.nn import functional
 import membench
 from membench.core.errors import UnsupportedModel
 from membench.steps.real.micro_batched_step import MicroBatchedStep
-from tests.helpers.wrapping import check_same, state_of
+from tests.helpers.steps.wrapping import check_same, state_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 INPUTS, LABELS = torch.linspace(-1, 1, 30).view(6, 5).sin(), torch.tensor([0, 1, 2, 3, 1, 2])

@@ -12,7 +12,7 @@ import membench
 from membench.core.errors import MembenchError, ShapeMismatch
 from membench.steps.real import kept_steps
 from membench.steps.real.shaped_step import ShapedStep
-from tests.helpers.wrapping import check_same, state_of
+from tests.helpers.steps.wrapping import check_same, state_of
 
 CRITERION = nn.CrossEntropyLoss()
 
@@ -93,11 +93,7 @@ def test_fixed_shapes_are_the_default_and_any_shape_is_for_real_steps() -> None:
     step = membench.compile(network(), CRITERION, batch(6))
     with pytest.raises(ShapeMismatch, match="compile a step for each shape, .* or use .* membench.wrap"):
         step(*batch(5))
-    for arguments in (
-        {"optimizer": "adamw"},
-        {"backend": "simulated", "device": "k40m"},
-        {"exchange": "as_made"},
-    ):
+    for arguments in ({"optimizer": "adamw"}, {"backend": "simulated", "device": "k40m"}, {"exchange": "as_made"}):
         with pytest.raises(MembenchError, match="shapes='any' is for real steps of one process"):
             membench.compile(network(), CRITERION, batch(6), shapes="any", **arguments)
     with pytest.raises(MembenchError, match="shapes"):

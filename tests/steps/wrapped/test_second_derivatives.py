@@ -10,7 +10,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 import membench
 from membench.core.errors import MembenchError
-from tests.helpers.wrapping import check_loop, pair
+from tests.helpers.steps.wrapping import check_loop, pair
 
 STRATEGIES = ("eager", "layrub_hybrid", "memonger")
 
@@ -57,7 +57,7 @@ def test_a_call_has_both_its_gradient_and_a_penalty_on_it(strategy: str) -> None
 
 
 def test_a_product_with_the_hessian_needs_no_gradient_of_inputs() -> None:
-    """The loss is of the call whose gradients have derivatives: they are added in another order than in plain PyTorch."""
+    """The loss is of the call whose gradients have derivatives, added in another order than in plain PyTorch."""
     found = []
     for judges in pair(lambda: critic().double()):
         weights = list(judges.parameters())

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from membench.core.errors import MembenchError
-from tests.helpers.wrapping import batch, check_loop, loss_of, pair
+from tests.helpers.steps.wrapping import batch, check_loop, loss_of, pair
 
 
 def test_several_calls_may_wait_for_their_backward_pass() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from membench.core.errors import InfeasibleSchedule
-from membench.core.task_graph import Block, HostLocation, Kind, Phase, Role, Task, TaskGraph
+from membench.core.graph.task_graph import Block, HostLocation, Kind, Phase, Role, Task, TaskGraph
 from membench.execution.simulation import step_time_s
 from membench.planning.checking.validate import validate
 from membench.planning.choices.emit import emit
@@ -16,9 +16,9 @@ from membench.planning.choices.problem import OFFLOAD, Problem
 from membench.steps.plan import plan
 from membench.strategies.joint.bound import relax
 from membench.strategies.joint.strategy import Joint
-from tests.helpers.chains import chain_of_convolutions, chain_of_sizes
-from tests.helpers.costs import UnitCost
-from tests.helpers.fastest import Fastest
+from tests.helpers.planning.chains import chain_of_convolutions, chain_of_sizes
+from tests.helpers.planning.costs import UnitCost
+from tests.helpers.planning.fastest import Fastest
 
 
 class WholeSeconds(UnitCost):
@@ -43,9 +43,7 @@ def bound_s(graph: TaskGraph, budget_bytes: int) -> float | None:
 @pytest.mark.slow
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(sizes=SMALL_CHAINS, spare_bytes=st.integers(0, 3))
-def test_the_bound_the_fastest_schedule_and_the_method_are_in_order(
-    sizes: list[int], spare_bytes: int
-) -> None:
+def test_the_bound_the_fastest_schedule_and_the_method_are_in_order(sizes: list[int], spare_bytes: int) -> None:
     graph = chain_of_sizes(sizes)
     budget_bytes = graph.lower_bound_bytes + spare_bytes
     fastest_s = Fastest(graph, COST, budget_bytes).step_s()

@@ -10,19 +10,20 @@ from torchvision.models import DenseNet, ResNet, resnet18
 from torchvision.models.resnet import BasicBlock
 
 from membench.capture.capture import Captures, capture
+from membench.capture.trace import ANY_GPU
 from membench.core.configuration import load
 from membench.core.errors import InfeasibleSchedule
-from membench.core.kernels import WHOLE_STEP
-from membench.core.schedule import Offload
-from membench.core.task_graph import TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.schedule import Offload
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.step.kernels import WHOLE_STEP
+from membench.core.step.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
 from membench.planning.rewrites.update import add_update
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
 from membench.steps.plan import plan
 from membench.steps.predicted.fused_graphs import step_graphs
+from membench.steps.request import StepRequest
 from membench.strategies.base import find_strategy
 from membench.strategies.joint.homes import Homes
 from membench.strategies.joint.others import Others
@@ -30,25 +31,14 @@ from membench.strategies.joint.planner import Planner
 from membench.strategies.joint.strategy import Joint
 from membench.strategies.layrub.strategy import LayrubHybrid
 from membench.sweep.cells.model import Model
-from tests.helpers.chains import chain_of_convolutions, chain_of_sizes, graph_of
-from tests.helpers.costs import UnitCost
-from tests.helpers.graphs import COST
-from tests.helpers.networks import COST as MEASURED
-from tests.helpers.updates import WAYS, captured
+from tests.helpers.networks.contract import COST as MEASURED
+from tests.helpers.planning.chains import chain_of_convolutions, chain_of_sizes, graph_of
+from tests.helpers.planning.costs import UnitCost
+from tests.helpers.planning.graphs import COST
+from tests.helpers.steps.updates import WAYS, captured
 
-K40M = RooflineCost(
-    load("device", "k40m"), load("framework", "pytorch").efficiency, load("machine", "server")
-)
-LOSSLESS = (
-    "best_fit",
-    "geeps",
-    "gist",
-    "layrub_hybrid",
-    "layrub_inter",
-    "memonger",
-    "superneurons",
-    "vdnn_all",
-)
+K40M = RooflineCost(load("device", "k40m"), load("framework", "pytorch").efficiency, load("machine", "server"))
+LOSSLESS = ("best_fit", "geeps", "gist", "layrub_hybrid", "layrub_inter", "memonger", "superneurons", "vdnn_all")
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +71,13 @@ def test_a_tiny_graph_takes_as_long_as_by_checkmate_at_most() -> None:
     most_bytes = plan(graph, find_strategy("eager")(), cost, None).peak_bytes
     for share in (0.7, 0.8, 0.9):
         other, schedule = (
-            plan(graph, find_strategy(name)(), cost, int(share * most_bytes))
-            for name in ("checkmate", "joint")
+            plan(graph, find_strategy(name)(), cost, int(share * most_bytes)) for name in ("checkmate", "joint")
         )
         assert step_time_s(schedule, cost) <= step_time_s(other, cost) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", ["capuchin", "dtr", "pofo"])
-def test_another_methods_schedule_is_taken_where_it_is_faster(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_methods_schedule_is_taken_where_it_is_faster(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = chain_of_convolutions(9, normalized=True)
 
     def nothing(self: Planner, budget_bytes: int, others: Others) -> None:
@@ -106,7 +93,9 @@ def test_another_methods_schedule_is_taken_where_it_is_faster(
 
 
 SMALL_NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "convolutions": (lambda: nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(5)), nn.AvgPool2d(32), nn.Flatten()), 8),
+    "convolutions": (
+        lambda: nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(5)), nn.AvgPool2d(32), nn.Flatten()), 8
+    ),
     "densenet": (lambda: DenseNet(growth_rate=8, block_config=(2, 2), num_init_features=8, num_classes=10), 3),
     "resnet": (lambda: ResNet(BasicBlock, [1, 1, 1, 1], 10), 3),
 }  # fmt: skip
@@ -132,9 +121,7 @@ def test_without_a_budget_it_takes_eagers_time_with_less_memory(graph: TaskGraph
     assert step_time_s(schedule, K40M) == pytest.approx(eager_s, rel=1e-9)
     assert schedule.peak_bytes < 0.9 * eager.peak_bytes
     found = dict(schedule.decisions)
-    assert found["lower_bound_s"] == pytest.approx(
-        eager_s, rel=1e-3
-    )  # less the host's time before the first kernel
+    assert found["lower_bound_s"] == pytest.approx(eager_s, rel=1e-3)  # less the host's time before the first kernel
     assert found["gap"] == pytest.approx(eager_s / found["lower_bound_s"] - 1, abs=1e-9)
 
 
@@ -150,9 +137,7 @@ def test_without_a_budget_nothing_leaves_where_copies_delay_kernels(graph: TaskG
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["modnn", "torch7"])
-def test_it_chooses_algorithms_as_well_as_a_method_that_chooses_them_alone(
-    graph: TaskGraph, framework: str
-) -> None:
+def test_it_chooses_algorithms_as_well_as_a_method_that_chooses_them_alone(graph: TaskGraph, framework: str) -> None:
     chosen = load("framework", framework)
     cost, lowered = RooflineCost(load("device", "k40m"), chosen.efficiency), chosen.lower(graph)
     eager = plan(lowered, find_strategy("eager")(), cost, None)
@@ -172,11 +157,9 @@ def test_it_chooses_algorithms_as_well_as_a_method_that_chooses_them_alone(
 
 @pytest.mark.slow
 def test_encodings_that_help_only_together_are_found() -> None:
-    cost = RooflineCost(
-        load("device", "rtx3090"), load("framework", "pytorch").efficiency, load("machine", "server")
-    )
+    cost = RooflineCost(load("device", "rtx3090"), load("framework", "pytorch").efficiency, load("machine", "server"))
     workload = Model.named("vgg16").workload(32, seed=0, device="meta")
-    captures = Captures(workload, load("framework", "pytorch").captured_on, uses_values=True)
+    captures = Captures(workload, ANY_GPU, uses_values=True)
     eager, compiled = (step_graphs(captures, parts).graph_at(32) for parts in (None, WHOLE_STEP))
     budget_bytes = int(0.6 * plan(eager, find_strategy("eager")(), cost, None).peak_bytes)
     one, other = (step_time_s(plan(each, Joint(), cost, budget_bytes), cost) for each in (compiled, eager))
@@ -255,7 +238,8 @@ def updated_layers(number: int, name: str) -> TaskGraph:
     update = captured(name, options=WAYS["for_loop"])
     layers = [module for _ in range(number) for module in (nn.Linear(64, 64), nn.ReLU())]
     with torch.device("meta"):
-        work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), (torch.empty(2, 64),), (torch.empty(2, dtype=torch.int64),))  # fmt: skip
+        batch = (torch.empty(2, 64),), (torch.empty(2, dtype=torch.int64),)
+        work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), *batch)
     return COST.annotate(add_update(capture(work).graph, update))
 
 
@@ -263,7 +247,8 @@ def updated_layers(number: int, name: str) -> TaskGraph:
 def test_weights_leave_where_that_is_faster() -> None:
     layers = [module for _ in range(8) for module in (nn.Linear(1024, 1024), nn.ReLU())]
     with torch.device("meta"):
-        work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), (torch.empty(4096, 1024),), (torch.empty(4096, dtype=torch.int64),))  # fmt: skip
+        batch = (torch.empty(4096, 1024),), (torch.empty(4096, dtype=torch.int64),)
+        work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), *batch)
     graph = K40M.annotate(capture(work).graph)
     most_bytes = plan(graph, find_strategy("eager")(), K40M, None).peak_bytes
     budgets = [round(graph.lower_bound_bytes * (1 - share) + most_bytes * share) for share in (0.05, 0.1, 1)]
@@ -296,8 +281,8 @@ def test_a_step_whose_weights_come_from_the_host_gives_the_same_bits() -> None:
     graph = captures.graph_at(2)
     budget_bytes = graph.external_bytes + graph.result_bytes * 3 // 4
     with pytest.raises(InfeasibleSchedule):
-        build_step(captures, MEASURED, StepOptions(LayrubHybrid(), budget_bytes))
-    step = build_step(captures, MEASURED, StepOptions(Joint(), budget_bytes))
+        build_step(captures, MEASURED, StepRequest(LayrubHybrid(), budget_bytes))
+    step = build_step(captures, MEASURED, StepRequest(Joint(), budget_bytes))
     assert any(block.host_location for block in step.plan[0].schedule.graph.blocks)
     assert torch.equal(step(images, labels), expected.detach())
     assert all(torch.equal(a.grad, b) for a, b in zip(module.parameters(), gradients, strict=True))

@@ -1,4 +1,4 @@
-"""Variants: no plan of any of them, and no other method that gives the same bits, takes less time than the lower bound."""
+"""No plan of any variant, and no other method with the same bits, is faster than the lower bound."""
 
 import random
 from functools import cache
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from membench.core.configuration import load
-from membench.core.cost_model import CostModel
 from membench.core.errors import MembenchError
-from membench.core.task_graph import TaskGraph
+from membench.core.graph.task_graph import TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
 from membench.planning.choices.emit import emit
@@ -25,10 +25,10 @@ from membench.strategies.joint.others import METHODS
 from membench.strategies.joint.planner import Planner
 from membench.strategies.joint.strategy import Joint
 from membench.strategies.joint.variants import Variant, Variants
-from tests.helpers.chains import graph_of
-from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST as MEASURED
-from tests.helpers.networks import reference
+from tests.helpers.networks.contract import COST as MEASURED
+from tests.helpers.networks.contract import reference
+from tests.helpers.planning.chains import graph_of
+from tests.helpers.steps.checks import check_results_and_peak
 
 FRAMEWORKS = ("modnn", "pytorch", "torch7")
 CHOICES = (KEEP, OFFLOAD, RECOMPUTE, REPEAT)
@@ -61,9 +61,7 @@ def network(layers: list[str]) -> nn.Sequential:
     return nn.Sequential(*found, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
 
 
-LAYERS = st.lists(
-    st.sampled_from(["convolution", "in place", "pool", "relu", "residual"]), min_size=2, max_size=5
-)
+LAYERS = st.lists(st.sampled_from(["convolution", "in place", "pool", "relu", "residual"]), min_size=2, max_size=5)
 
 
 @cache
@@ -99,9 +97,7 @@ def any_variant(variants: Variants, rng: random.Random) -> Variant:
 
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None, derandomize=True)
-@given(
-    layers=LAYERS, framework=st.sampled_from(FRAMEWORKS), seed=st.integers(0, 10_000), room=st.floats(0, 1)
-)
+@given(layers=LAYERS, framework=st.sampled_from(FRAMEWORKS), seed=st.integers(0, 10_000), room=st.floats(0, 1))
 def test_no_plan_of_a_variant_is_faster_than_the_bound(
     layers: list[str], framework: str, seed: int, room: float
 ) -> None:
@@ -111,10 +107,7 @@ def test_no_plan_of_a_variant_is_faster_than_the_bound(
         evaluator = Evaluator(variants.problem(any_variant(variants, rng)))
         units = evaluator.problem.units
         weights = [rng.random() for _ in CHOICES]
-        choices = [
-            rng.choices(CHOICES if u.makers else CHOICES[:2], weights[: 4 if u.makers else 2])[0]
-            for u in units
-        ]
+        choices = [rng.choices(CHOICES if u.makers else CHOICES[:2], weights[: 4 if u.makers else 2])[0] for u in units]
         least_bytes = evaluator.needed_bytes(choices)[0]
         most_bytes = evaluator.needed_bytes([KEEP] * len(units))[0]
         budget_bytes = int(least_bytes + room * max(0, most_bytes - least_bytes))

@@ -15,7 +15,7 @@ from membench.strategies.joint.bound import relax
 from membench.strategies.joint.strategy import Joint
 from membench.strategies.joint.windows import least_with_collectives_s
 from membench.strategies.pytorch import PyTorch
-from tests.helpers.sharded import Collectives, sharded_graph
+from tests.helpers.distributed.sharded import Collectives, sharded_graph
 
 
 @pytest.mark.parametrize("gathering", [0.3, 1.0, 8.0])
@@ -26,10 +26,7 @@ def test_the_bound_holds_for_schedules_at_random(gathering: float, share: float)
     evaluator = Evaluator(problem)
     for _ in range(6):
         odds = [rng.random() for _ in range(3)]
-        choices = [
-            rng.choices((KEEP, OFFLOAD, RECOMPUTE), odds)[0] if unit.makers else KEEP
-            for unit in problem.units
-        ]
+        choices = [rng.choices((KEEP, OFFLOAD, RECOMPUTE), odds)[0] if unit.makers else KEEP for unit in problem.units]
         budget_bytes = evaluator.needed_bytes(choices)[0]
         schedule = emit("joint", evaluator.plan(choices, budget_bytes), budget_bytes)
         bound = relax(problem, budget_bytes)

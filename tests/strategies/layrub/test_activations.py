@@ -2,11 +2,11 @@
 
 import pytest
 
-from membench.core.task_graph import Role, TaskGraph
+from membench.core.graph.task_graph import Role, TaskGraph
 from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
 from membench.strategies.layrub.activations import Activations
-from tests.helpers.graphs import captured_model
+from tests.helpers.planning.graphs import captured_model
 
 
 @pytest.fixture(scope="module", params=["resnet50", "googlenet", "wrn28_10"])
@@ -22,9 +22,7 @@ def test_every_gradient_of_a_framework_of_layers_has_its_activation(graph: TaskG
     assert all(graph.blocks[g].size_bytes == graph.blocks[a].size_bytes for g, a in found.items())
 
 
-def test_an_activation_has_one_gradient_of_its_own_and_a_part_for_each_of_several_readers(
-    graph: TaskGraph,
-) -> None:
+def test_an_activation_has_one_gradient_of_its_own_and_a_part_for_each_of_several_readers(graph: TaskGraph) -> None:
     activations = Activations(graph)
     own = list(activations.of_gradients.values())
     assert len(own) == len(set(own))

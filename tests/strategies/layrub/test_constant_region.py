@@ -4,8 +4,8 @@ from collections import defaultdict
 
 import pytest
 
-from membench.core.schedule import Free, Reserve
-from membench.core.task_graph import Role, TaskGraph
+from membench.core.graph.schedule import Free, Reserve
+from membench.core.graph.task_graph import Role, TaskGraph
 from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
 from membench.planning.checking.validate import validate
@@ -15,8 +15,8 @@ from membench.strategies.base import Strategy
 from membench.strategies.layrub.activations import Activations
 from membench.strategies.layrub.constant_region import walk
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter
-from tests.helpers.costs import UnitCost
-from tests.helpers.graphs import captured_model
+from tests.helpers.planning.costs import UnitCost
+from tests.helpers.planning.graphs import captured_model
 
 LARGEST_BYTES = 2 * 64 * 112 * 112 * 4
 """Of ResNet-50 at two images: the first convolution's output, and the first stage's."""
@@ -80,17 +80,13 @@ def test_hybrid_needs_the_mask_in_addition_to_inter_for_googlenet() -> None:
 
 
 def test_gradients_lie_in_the_region_only_with_the_intra_layer_strategy(residual: TaskGraph) -> None:
-    hybrid, inter = (
-        plan(residual, kind(fixed_region=True), UnitCost(), None) for kind in (LayrubHybrid, LayrubInter)
-    )
+    hybrid, inter = (plan(residual, kind(fixed_region=True), UnitCost(), None) for kind in (LayrubHybrid, LayrubInter))
     gradients = Activations(hybrid.graph).of_gradients
     in_hybrid, in_inter = (
         sum(isinstance(x, Free) and x.block in gradients for x in s.instructions) for s in (hybrid, inter)
     )
     assert in_inter == len(gradients)
-    assert in_hybrid <= len(
-        walk(Activations(hybrid.graph)).piece_bytes
-    )  # what pieces hold at the end of the step
+    assert in_hybrid <= len(walk(Activations(hybrid.graph)).piece_bytes)  # what pieces hold at the end of the step
 
 
 def test_what_pooling_keeps_inside_stays_on_the_device(residual: TaskGraph) -> None:

@@ -10,7 +10,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import capture
 from membench.core.errors import InvalidSchedule
-from membench.core.schedule import (
+from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     Compute,
     Offload,
@@ -21,22 +21,22 @@ from membench.core.schedule import (
     Schedule,
     Wait,
 )
-from membench.core.task_graph import Phase, Role, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.task_graph import Phase, Role, TaskGraph
+from membench.core.step.workload import Workload
 from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import copied_bytes, peak_bytes
 from membench.steps.compile import CompiledStep
 from membench.steps.plan import plan
-from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.layrub.activations import Activations
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.network_wide import NetworkWide
 from membench.strategies.streams import WEIGHT_GRADIENT_STREAM
-from tests.helpers.graphs import COST as ROOFLINE
-from tests.helpers.graphs import captured_model
-from tests.helpers.networks import COST, Reference, reference_of, run_step
+from tests.helpers.networks.contract import COST, Reference, reference_of, run_step
+from tests.helpers.planning.graphs import COST as ROOFLINE
+from tests.helpers.planning.graphs import captured_model
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +95,13 @@ def test_with_the_barrier_the_schedule_is_valid_and_gradients_are_exact(chain: R
 
 def test_gradient_streams_without_reuse_need_no_barrier(chain: Reference) -> None:
     schedule = plan(chain.captured.graph, NetworkWide(gradient_streams=True), COST, None)
-    assert any(
-        isinstance(item, Compute) and item.stream == WEIGHT_GRADIENT_STREAM for item in schedule.instructions
-    )
+    assert any(isinstance(item, Compute) and item.stream == WEIGHT_GRADIENT_STREAM for item in schedule.instructions)
     assert run_in_chaos(chain, schedule) == ""
 
 
 def test_gradient_streams_have_a_workspace_of_their_own(chain: Reference) -> None:
     one, two = (
-        plan(chain.captured.graph, NetworkWide(gradient_streams=streams), COST, None)
-        for streams in (False, True)
+        plan(chain.captured.graph, NetworkWide(gradient_streams=streams), COST, None) for streams in (False, True)
     )
     on_stream = [
         one.graph.tasks[item.task].workspace_bytes
@@ -181,9 +178,7 @@ def test_algorithm_1_brings_a_layers_inputs_back_during_the_layer_before(network
 
 def test_moving_only_what_is_needed_is_never_slower_and_needs_no_more_memory(network: TaskGraph) -> None:
     for strategy in (LayrubInter, LayrubHybrid):
-        some, everything = (
-            plan(network, strategy(only_needed=needed), ROOFLINE, None) for needed in (True, False)
-        )
+        some, everything = (plan(network, strategy(only_needed=needed), ROOFLINE, None) for needed in (True, False))
         assert copied_bytes(some, Offload) <= copied_bytes(everything, Offload)
         assert some.peak_bytes <= everything.peak_bytes
         assert step_time_s(some) <= step_time_s(everything)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from membench.backends.cpu import CpuBackend
 from membench.capture.capture import capture
-from membench.core.task_graph import EXTERNAL_ROLES, Kind, Role, TaskGraph
-from membench.core.workload import Workload
+from membench.core.graph.task_graph import EXTERNAL_ROLES, Kind, Role, TaskGraph
+from membench.core.step.workload import Workload
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.checking.validate import validate
 from membench.planning.rewrites.rewrite import keep_on_host
@@ -89,15 +89,7 @@ ROWS, CHANNELS = st.integers(1, 9), st.integers(1, 12)
     groups=st.sampled_from([1, 2, 3, 6]), size=st.integers(9, 15), rows=ROWS, channels=CHANNELS, bias=st.booleans(),
 )  # fmt: skip
 def test_a_convolution_in_parts(
-    kernel: int,
-    stride: int,
-    padding: int,
-    dilation: int,
-    groups: int,
-    size: int,
-    rows: int,
-    channels: int,
-    bias: bool,
+    kernel: int, stride: int, padding: int, dilation: int, groups: int, size: int, rows: int, channels: int, bias: bool
 ) -> None:
     torch.manual_seed(0)
     layer = nn.Conv2d(6, 12, kernel, stride, padding, dilation, groups, bias)
@@ -174,9 +166,7 @@ def test_layers_may_have_different_parts(rows: list[int]) -> None:
     torch.manual_seed(0)
     module, images = Branches(), torch.randn(1, 4, 9, 9)
     with torch.no_grad():
-        ours = in_parts(
-            module, images, lambda g: {t.index: Parts(n) for t, n in zip(g.tasks, rows, strict=False)}
-        )
+        ours = in_parts(module, images, lambda g: {t.index: Parts(n) for t, n in zip(g.tasks, rows, strict=False)})
         assert same(ours, module.eval()(images))
 
 
@@ -203,8 +193,7 @@ def test_what_was_in_parts_before_leaves_no_trace(tries: list[list[int]]) -> Non
 
 
 ONLY_EXHAUSTIVE = [
-    pytest.param(name, marks=pytest.mark.exhaustive)
-    for name in ("mobilenet_v2", "densenet121", "efficientnet_b0")
+    pytest.param(name, marks=pytest.mark.exhaustive) for name in ("mobilenet_v2", "densenet121", "efficientnet_b0")
 ]
 
 
@@ -229,9 +218,7 @@ def test_only_the_matching_weights_come() -> None:
     split = partition(graph, {0: Parts(rows=2, channels=4)})
     weights = [b for b in split.blocks if b.host_location and b.host_location.block == 0 and b.index != 0]
     assert [b.size_bytes for b in weights] == [graph.blocks[0].size_bytes // 4] * 4
-    assert sorted(b.host_location.offset_bytes for b in weights if b.host_location) == [
-        216 * i for i in range(4)
-    ]
+    assert sorted(b.host_location.offset_bytes for b in weights if b.host_location) == [216 * i for i in range(4)]
     convolutions = [t for t in split.tasks if t.kind is Kind.CONVOLUTION]
     assert len(convolutions) == 8
     assert all(len({b.index for b in weights}.intersection(t.reads)) == 1 for t in convolutions)

@@ -14,9 +14,9 @@ import membench
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import CapturedStep, capture
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Offload, Prefetch, Schedule
+from membench.core.graph.schedule import Offload, Prefetch, Schedule
+from membench.core.step.workload import Workload
 from membench.core.units import MIB
-from membench.core.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
 from membench.models.alexnet import alexnet
 from membench.models.vgg import vgg
@@ -25,7 +25,7 @@ from membench.steps.plan import plan
 from membench.steps.real.compiled_step import CompiledStep
 from membench.strategies.mmcnn.strategy import Decision, LayerSizes, Mmcnn, algorithm_1, layers_of
 from membench.strategies.vdnn_inference import VdnnInference
-from tests.helpers.networks import COST
+from tests.helpers.networks.contract import COST
 
 DATA, RELU = LayerSizes(10), LayerSizes(40)
 
@@ -78,8 +78,9 @@ def test_no_layer_counts_more_than_the_limit(layers: list[LayerSizes], limit_byt
 
 
 NETWORKS = {
-    "alexnet": (alexnet, 227), "vgg19": (lambda: vgg(19), 224), "resnet18": (zoo.resnet18, 224), "resnet50": (zoo.resnet50, 224),
-    "squeezenet1_1": (zoo.squeezenet1_1, 224), "mobilenet_v2": (zoo.mobilenet_v2, 224), "densenet121": (zoo.densenet121, 224),
+    "alexnet": (alexnet, 227), "vgg19": (lambda: vgg(19), 224), "resnet18": (zoo.resnet18, 224),
+    "resnet50": (zoo.resnet50, 224), "squeezenet1_1": (zoo.squeezenet1_1, 224), "mobilenet_v2": (zoo.mobilenet_v2, 224),
+    "densenet121": (zoo.densenet121, 224),
     "googlenet": (lambda: zoo.googlenet(init_weights=False), 224), "shufflenet_v2_x1_0": (zoo.shufflenet_v2_x1_0, 224),
 }  # fmt: skip
 
@@ -176,7 +177,8 @@ def test_a_network_that_fits_runs_as_usual() -> None:
 
 def small() -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(3136, 40)
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3),
+        nn.Flatten(), nn.Linear(3136, 40)
     )  # fmt: skip
 
 

@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 
 from membench.strategies.modnn.eviction import Neighbours, Scheme, best_scheme
 
-PIECES = st.tuples(
-    st.sampled_from(["free", "stays", "to copy", "copied"]), st.integers(1, 4), st.integers(0, 6)
-)
+PIECES = st.tuples(st.sampled_from(["free", "stays", "to copy", "copied"]), st.integers(1, 4), st.integers(0, 6))
 
 
 @settings(deadline=None)
@@ -32,9 +30,7 @@ def test_the_best_scheme_is_found(
     assert found == searched(pieces, needed_bytes, compute_s, copy_free_s)
 
 
-def searched(
-    pieces: list[tuple[str, int, int]], needed_bytes: int, compute_s: int, copy_free_s: int
-) -> Scheme | None:
+def searched(pieces: list[tuple[str, int, int]], needed_bytes: int, compute_s: int, copy_free_s: int) -> Scheme | None:
     """Look at every range, the first to begin first."""
     best: tuple[tuple[float, int], Scheme] | None = None
     for first in range(len(pieces)):

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from membench.backends.cpu import CpuBackend
 from membench.capture.capture import Captures, capture
 from membench.core import configuration
-from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Offload, Prefetch, RepeatedSchedule, Schedule
-from membench.core.task_graph import ARGUMENT_ROLES, Kind, TaskGraph
+from membench.core.graph.schedule import Offload, Prefetch, RepeatedSchedule, Schedule
+from membench.core.graph.task_graph import ARGUMENT_ROLES, Kind, TaskGraph
+from membench.core.hardware.cost_model import CostModel
+from membench.core.step.workload import Workload
 from membench.core.units import GIB
-from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.measurement import cpu_peak_bytes
 from membench.models.lstm import SequenceLoss
@@ -27,19 +27,19 @@ from membench.planning.checking.validate import validate
 from membench.planning.pool import aligned
 from membench.planning.rewrites.micro_batch import FASTEST, FITTED, window_bytes
 from membench.steps.compile import build_step
-from membench.steps.options import StepOptions
-from membench.steps.plan import plan_step
-from membench.steps.predicted.simulated_step import simulated_step
+from membench.steps.plan import StepPlanner
 from membench.steps.real.compiled_step import CompiledStep
+from membench.steps.request import StepRequest
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
 from membench.strategies.modnn.strategy import Modnn, _Simulation
 from membench.strategies.vdnn import VdnnDyn
 from membench.sweep.cells.model import Model
-from tests.helpers.chains import chain_of_kinds
-from tests.helpers.costs import TwoAlgorithmCost, UnitCost
-from tests.helpers.networks import COST, NETWORKS, Reference, Results, reference, run_step, workload
+from tests.helpers.networks.contract import COST, NETWORKS, Reference, Results, reference, run_step, workload
+from tests.helpers.planning.chains import chain_of_kinds
+from tests.helpers.planning.costs import TwoAlgorithmCost, UnitCost
 
 BATCH_SIZE = 16
 
@@ -49,11 +49,7 @@ def lower_bound_bytes(graph: TaskGraph, cost: CostModel) -> int:
     smallest = prefer(graph, cost, Preference.MEMORY)
     needs = []
     for task in smallest.tasks:
-        sizes = [
-            smallest.blocks[b].size_bytes
-            for b in {*task.reads, *task.writes}
-            if smallest.blocks[b].is_transient
-        ]
+        sizes = [smallest.blocks[b].size_bytes for b in {*task.reads, *task.writes} if smallest.blocks[b].is_transient]
         needs.append(sum(map(aligned, (*sizes, task.workspace_bytes))))
     return max(needs) + smallest.external_bytes + smallest.result_bytes
 
@@ -99,8 +95,7 @@ def test_without_a_limit_nothing_moves_and_every_convolution_is_fast() -> None:
     assert not any(isinstance(item, Offload | Prefetch) for item in schedule.instructions)
     assert {t.algorithm for t in schedule.graph.tasks if t.convolution} == {"fast"}
     assert time_s(schedule, TwoAlgorithmCost()) == sum(
-        TwoAlgorithmCost().task_time_s(task) + TwoAlgorithmCost().launch_time_s(task)
-        for task in schedule.graph.tasks
+        TwoAlgorithmCost().task_time_s(task) + TwoAlgorithmCost().launch_time_s(task) for task in schedule.graph.tasks
     )
 
 
@@ -132,8 +127,8 @@ def test_a_batch_that_has_room_whole_is_not_refused_for_what_micro_batches_add()
     """A micro-batch holds each gradient twice: its own and the sum."""
     cost = on_a_k40()
     graph_at = cache(Captures(workload(NETWORKS["alexnet"], "alexnet", BATCH_SIZE)).graph_at)
-    needed_bytes = plan_step(graph_at, BATCH_SIZE, Modnn(), cost, None)[0].schedule.peak_bytes
-    [run] = plan_step(graph_at, BATCH_SIZE, Modnn(), cost, needed_bytes)
+    needed_bytes = StepPlanner(graph_at, BATCH_SIZE, Modnn(), cost).within(None)[0].schedule.peak_bytes
+    [run] = StepPlanner(graph_at, BATCH_SIZE, Modnn(), cost).within(needed_bytes)
     assert run.schedule.peak_bytes <= needed_bytes
 
 
@@ -185,8 +180,7 @@ EIGHT = ("alexnet", "lstm", "resnet18", "densenet", "googlenet", "shufflenet", "
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "network",
-    [pytest.param(name, marks=pytest.mark.exhaustive if name in EIGHT[3:] else ()) for name in EIGHT],
+    "network", [pytest.param(name, marks=pytest.mark.exhaustive if name in EIGHT[3:] else ()) for name in EIGHT]
 )
 def test_more_memory_never_costs_time(network: str) -> None:
     """Twelve budgets from the lower bound of one sample to what Equation 8 counts for the whole batch."""
@@ -197,29 +191,19 @@ def test_more_memory_never_costs_time(network: str) -> None:
     times_s = []
     for number in range(12):
         budget_bytes = int(low * (high / low) ** (number / 11)) + 1
-        parts = plan_step(graph_at, BATCH_SIZE, Modnn(), cost, budget_bytes)
+        parts = StepPlanner(graph_at, BATCH_SIZE, Modnn(), cost).within(budget_bytes)
         assert all(part.schedule.peak_bytes <= budget_bytes for part in parts)
         times_s.append(simulated_step(parts, cost).step_time_s)
     assert times_s == sorted(times_s, reverse=True)
 
 
-PAPERS_BATCH_SIZES = {
-    "fcn8s": 128,
-    "vgg16": 256,
-    "vgg19": 256,
-    "vgg101": 128,
-    "resnet34_he": 256,
-    "resnet152": 256,
-}
+PAPERS_BATCH_SIZES = {"fcn8s": 128, "vgg16": 256, "vgg19": 256, "vgg101": 128, "resnet34_he": 256, "resnet152": 256}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
-    [
-        pytest.param(m, marks=() if m in ("fcn8s", "vgg16") else pytest.mark.exhaustive)
-        for m in PAPERS_BATCH_SIZES
-    ],
+    [pytest.param(m, marks=() if m in ("fcn8s", "vgg16") else pytest.mark.exhaustive) for m in PAPERS_BATCH_SIZES],
 )
 def test_it_is_not_slower_than_vdnn_and_layrub_within_the_same_budget(model: str) -> None:
     """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small activation."""
@@ -231,7 +215,7 @@ def test_it_is_not_slower_than_vdnn_and_layrub_within_the_same_budget(model: str
 
     def step_time_s(strategy: Strategy, budget_gib: int, micro_batch: str | None) -> float:
         try:
-            parts = plan_step(graph_at, batch_size, strategy, cost, budget_gib * GIB, micro_batch)
+            parts = StepPlanner(graph_at, batch_size, strategy, cost, micro_batch=micro_batch).within(budget_gib * GIB)
         except InfeasibleSchedule:
             return inf
         return simulated_step(parts, cost).step_time_s
@@ -242,19 +226,17 @@ def test_it_is_not_slower_than_vdnn_and_layrub_within_the_same_budget(model: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "strategy", [Modnn(), VdnnDyn(["all"]), LayrubHybrid()], ids=lambda strategy: strategy.name
-)
+@pytest.mark.parametrize("strategy", [Modnn(), VdnnDyn(["all"]), LayrubHybrid()], ids=lambda strategy: strategy.name)
 def test_the_fastest_micro_batch_is_never_slower_than_the_fitted_one(strategy: Strategy) -> None:
     cost = on_a_k40()
     graph_at = cache(Captures(workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)).graph_at)
-    low = plan_step(graph_at, BATCH_SIZE, strategy, cost, None, 1)[0].schedule.peak_bytes
-    high = plan_step(graph_at, BATCH_SIZE, strategy, cost, None)[0].schedule.peak_bytes
+    low = StepPlanner(graph_at, BATCH_SIZE, strategy, cost, micro_batch=1).within(None)[0].schedule.peak_bytes
+    high = StepPlanner(graph_at, BATCH_SIZE, strategy, cost).within(None)[0].schedule.peak_bytes
     gains_s = []
     for number in range(5):
         budget_bytes = low + (high - low) * number // 4
         fitted, fastest = (
-            plan_step(graph_at, BATCH_SIZE, strategy, cost, budget_bytes, choice)
+            StepPlanner(graph_at, BATCH_SIZE, strategy, cost, micro_batch=choice).within(budget_bytes)
             for choice in (FITTED, FASTEST)
         )
         assert all(part.schedule.peak_bytes <= budget_bytes for part in fastest)
@@ -267,7 +249,7 @@ def test_a_budget_that_no_micro_batch_keeps_is_refused() -> None:
     graph_at = cache(Captures(workload(NETWORKS["alexnet"], "alexnet", BATCH_SIZE)).graph_at)
     for choice in (None, FITTED, FASTEST):
         with pytest.raises(InfeasibleSchedule) as refusal:
-            plan_step(graph_at, BATCH_SIZE, Modnn(), cost, 1, choice)
+            StepPlanner(graph_at, BATCH_SIZE, Modnn(), cost, micro_batch=choice).within(1)
         assert refusal.value.needed_bytes >= refusal.value.lower_bound_bytes
 
 
@@ -293,14 +275,12 @@ def test_weights_may_live_on_the_host(micro_batch: int) -> None:
     case = reference("squeezenet")
     captures = Captures(case.work)
     resident, visiting = (
-        build_step(captures, COST, StepOptions(Modnn(offload_weights), micro_batch=micro_batch))
+        build_step(captures, COST, StepRequest(Modnn(offload_weights), micro_batch=micro_batch))
         for offload_weights in (False, True)
     )
     expected = results_of(case, resident)
     least_bytes = min(lower_bound_bytes(part.schedule.graph, COST) for part in visiting.plan)
-    tight = build_step(
-        captures, COST, StepOptions(Modnn(offload_weights=True), least_bytes, micro_batch=micro_batch)
-    )
+    tight = build_step(captures, COST, StepRequest(Modnn(offload_weights=True), least_bytes, micro_batch=micro_batch))
     for step in (visiting, tight):
         assert expected.difference(results_of(case, step)) == ""
         assert step.plan[0].schedule.graph.external_bytes < resident.plan[0].schedule.graph.external_bytes
@@ -315,14 +295,12 @@ def test_each_micro_batch_loads_its_own_inputs_and_labels(micro_batch: int) -> N
     case = reference("squeezenet")
     captures = Captures(case.work)
     resident, loading = (
-        build_step(captures, COST, StepOptions(Modnn(load_inputs=load), micro_batch=micro_batch))
+        build_step(captures, COST, StepRequest(Modnn(load_inputs=load), micro_batch=micro_batch))
         for load in (False, True)
     )
     expected = results_of(case, resident)
     least_bytes = max(lower_bound_bytes(part.schedule.graph, COST) for part in loading.plan)
-    tight = build_step(
-        captures, COST, StepOptions(Modnn(load_inputs=True), least_bytes, micro_batch=micro_batch)
-    )
+    tight = build_step(captures, COST, StepRequest(Modnn(load_inputs=True), least_bytes, micro_batch=micro_batch))
     whole_bytes = sum(tensor.nbytes for tensor in (*case.work.inputs, *case.work.targets))
     for step in (loading, tight):
         assert expected.difference(results_of(case, step)) == ""

@@ -4,21 +4,21 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from membench.capture.trace import ANY_GPU
-from membench.core.cluster import SINGLE_DEVICE
+from experiments.vdnn.metrics import step_metrics
+from membench.capture.gpu.virtual_gpu import AnyGpu
 from membench.core.configuration import load, read
-from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
-from membench.core.machine import HostLimit
+from membench.core.hardware.cluster import SINGLE_DEVICE
+from membench.core.hardware.device import DeviceProfile
+from membench.core.hardware.machine import HostLimit
 from membench.core.units import MIB
 from membench.frameworks.base import Framework
-from membench.papers.metrics.vdnn import step_metrics
 from membench.planning.parallel.exchange import Exchange
 from membench.strategies.eager import Eager
 from membench.sweep.cells.baselines import PlainPyTorch
 from membench.sweep.cells.cell import Cell
 from membench.sweep.cells.graphs import Graphs
-from tests.helpers.cells import small_cell
+from tests.helpers.sweep.cells import small_cell
 
 
 def test_attributes_are_the_objects_that_the_configuration_describes() -> None:
@@ -61,7 +61,7 @@ def test_a_baseline_takes_the_place_of_a_strategy() -> None:
 
 
 def test_a_papers_numbers_are_a_function_by_name() -> None:
-    named = small_cell(metrics="membench.papers.metrics.vdnn.step_metrics")
+    named = small_cell(metrics="experiments.vdnn.metrics.step_metrics")
     assert Cell.from_configuration(named).step_metrics is step_metrics
 
 
@@ -87,7 +87,7 @@ def test_a_simulated_pytorch_step_is_captured_as_cuda_runs_it_in_the_cells_preci
     for precision in (None, "fp32", "bf16"):
         options = {} if precision is None else {"precision": precision, "channels_last": True}
         cell = Cell.from_configuration(small_cell(framework=framework, **options))
-        assert cell.captured_on() == ANY_GPU
+        assert cell.captured_on() == AnyGpu(cell.simulated_device.compute_capability)
         peaks[precision] = graphs.lowered_at(cell, 4)(4).external_bytes
     assert peaks[None] == peaks["fp32"]
     labels_bytes = 4 * 8

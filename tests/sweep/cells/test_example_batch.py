@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from membench.core.errors import MembenchError
-from membench.core.torch_internals import tree_leaves
+from membench.core.libraries.torch_internals import tree_leaves
 from membench.sweep.cells.example_batch import example
 
 SHAPES = st.lists(st.integers(1, 4), max_size=3)
 TENSORS = st.fixed_dictionaries(
-    {"shape": SHAPES},
-    optional={"below": st.integers(1, 9), "dtype": st.sampled_from(["int64", "int32", "float16"])},
+    {"shape": SHAPES}, optional={"below": st.integers(1, 9), "dtype": st.sampled_from(["int64", "int32", "float16"])}
 ).filter(lambda each: "below" in each or each.get("dtype", "float16") == "float16")
 
 

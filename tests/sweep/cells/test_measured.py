@@ -15,7 +15,7 @@ from membench.cli.measure import cell_of, parse
 from membench.core import configuration
 from membench.core.errors import UnsupportedStrategy
 from membench.core.record import Outcome, Source
-from membench.core.workload import Workload
+from membench.core.step.workload import Workload
 from membench.profiling.nvml import Reading
 from membench.sweep.cells import measured
 from membench.sweep.cells.baselines import PlainPyTorch, SaveOnCpu
@@ -115,9 +115,7 @@ def test_the_process_of_a_gpu_gets_growing_segments_and_for_m_engines_without_wo
     memory = {"_target_": "any", "algorithms": "memory"}
     gpu = {"strategy": {"_target_": "any"}, "backend": {"name": "cuda"}}
     assert environment(gpu) == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-    rules = json.loads(Path(environment({**gpu, "strategy": memory})["CUDNN_ERRATA_JSON_FILE"]).read_text())[
-        "rules"
-    ]
+    rules = json.loads(Path(environment({**gpu, "strategy": memory})["CUDNN_ERRATA_JSON_FILE"]).read_text())["rules"]
     assert {(rule["operation"], rule["engine"]) for rule in rules} >= {("ConvFwd", 2), ("ConvBwdFilter", 99)}
     assert not any(rule["engine"] < 2 for rule in rules)
     assert environment({"strategy": memory, "backend": {"name": "cpu"}}) == CPU_ENVIRONMENT
@@ -139,10 +137,7 @@ print(min(faults() for _ in range(5)))
     found = [
         int(
             subprocess.run(
-                [sys.executable, "-c", program],
-                env={**os.environ, **variables},
-                capture_output=True,
-                check=True,
+                [sys.executable, "-c", program], env={**os.environ, **variables}, capture_output=True, check=True
             ).stdout
         )
         for variables in ({"MALLOC_MMAP_MAX_": "1000", "THP_MEM_ALLOC_ENABLE": "1"}, CPU_ENVIRONMENT)

@@ -6,8 +6,8 @@ import pytest
 from hydra import compose
 
 from membench.core.record import Outcome, Record
-from membench.papers.cells import cell_configuration, hydra_composition
 from membench.sweep.cells.run import run_cell
+from membench.sweep.composition import cell_configuration, hydra_composition
 
 
 def record(*words: str) -> Record:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from membench.core import configuration
+from membench.core.graph.schedule import RepeatedSchedule
+from membench.core.graph.task_graph import Kind
 from membench.core.record import Outcome, Record
-from membench.core.schedule import RepeatedSchedule
-from membench.core.task_graph import Kind
 from membench.strategies.base import Strategy
 from membench.strategies.epmc import Epmc
 from membench.strategies.gist import Gist
@@ -15,9 +15,9 @@ from membench.strategies.vdnn import VdnnAll, VdnnConv
 from membench.sweep.cells.metrics import plan_note
 from membench.sweep.cells.run import run_cell
 from membench.sweep.results.summary import summary
-from tests.helpers.cells import small_cell
-from tests.helpers.chains import chain_of_kinds
-from tests.helpers.costs import UnitCost
+from tests.helpers.planning.chains import chain_of_kinds
+from tests.helpers.planning.costs import UnitCost
+from tests.helpers.sweep.cells import small_cell
 
 
 def _metrics(strategy: str, **options: Any) -> dict[str, float]:
@@ -42,7 +42,7 @@ def _record(
         "cluster": configuration.read("cluster", "one"),
         "backend": {"name": backend},
         "seed": 0,
-        "metrics": f"membench.papers.metrics.{paper}.step_metrics" if paper else None,
+        "metrics": f"experiments.{paper}.metrics.step_metrics" if paper else None,
     }
     return run_cell(cell)
 
@@ -58,11 +58,7 @@ def test_a_bound_without_resident_weights_is_that_of_the_largest_task() -> None:
 def test_what_is_external_leaves_out_the_framework_s_own_memory() -> None:
     """moDNN's program holds the gradients of weights throughout, Caffe the momentum as well."""
     batch_bytes = 8 * (3 * 32 * 32 * 4 + 8)
-    for framework, device, copies in (
-        ("pytorch", "k40m", 1),
-        ("modnn", "k40_modnn", 2),
-        ("caffe", "k40m", 3),
-    ):
+    for framework, device, copies in (("pytorch", "k40m", 1), ("modnn", "k40_modnn", 2), ("caffe", "k40m", 3)):
         metrics = _metrics("eager", framework=framework, device=device)
         assert metrics["external_bytes"] == copies * metrics["weight_bytes"] + batch_bytes
     assert metrics["overhead_bytes"] > 1e8
@@ -110,7 +106,7 @@ def test_a_measured_record_has_a_papers_numbers_of_memory() -> None:
     assert {"unused_by_any_layer_bytes", "oracular_compute_time_s"} < {*simulated}
 
 
-@pytest.mark.parametrize("name", ["membench.papers.metrics.vdnn.nothing", "nothing.at.all", "nothing"])
+@pytest.mark.parametrize("name", ["experiments.vdnn.metrics.nothing", "nothing.at.all", "nothing"])
 def test_a_function_that_does_not_exist_fails_the_cell_with_its_name(name: str) -> None:
     cell = _record("eager").configuration | {"metrics": name}
     record = run_cell(cell)
@@ -126,7 +122,7 @@ def test_sizes_are_not_negative_where_weights_are_in_host_memory(strategy: str, 
         strategy=configuration.read("strategy", strategy),
         framework=configuration.read("framework", "pytorch"),
         budget=budget,
-        metrics="membench.papers.metrics.vdnn.step_metrics",
+        metrics="experiments.vdnn.metrics.step_metrics",
     )
     metrics = run_cell(cell).metrics
     assert metrics["convolution_weight_bytes"] > 0
@@ -178,20 +174,15 @@ def test_a_card_s_record_has_three_columns_of_memory() -> None:
 
 def test_settings_of_the_allocator_change_what_is_reserved_alone() -> None:
     default, expandable = (
-        _card_record(batch_size=512, **each).metrics
-        for each in ({}, {"allocator": "expandable_segments:True"})
+        _card_record(batch_size=512, **each).metrics for each in ({}, {"allocator": "expandable_segments:True"})
     )
     assert expandable["allocated_bytes"] == default["allocated_bytes"]
     assert expandable["reserved_bytes"] != default["reserved_bytes"]
 
 
 @pytest.mark.parametrize(("framework", "device"), [("caffe", "rtx3090"), ("pytorch", "k40m")])
-def test_a_paper_s_framework_or_a_card_without_a_known_context_has_one_column(
-    framework: str, device: str
-) -> None:
-    cell = small_cell(
-        framework=configuration.read("framework", framework), device=configuration.read("device", device)
-    )
+def test_a_paper_s_framework_or_a_card_without_a_known_context_has_one_column(framework: str, device: str) -> None:
+    cell = small_cell(framework=configuration.read("framework", framework), device=configuration.read("device", device))
     assert not {"allocated_bytes", "reserved_bytes", "used_bytes"} & run_cell(cell).metrics.keys()
 
 

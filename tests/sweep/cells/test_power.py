@@ -2,10 +2,10 @@
 
 import pytest
 
-from membench.core.device import Power
-from membench.core.schedule import Compute, Offload, Prefetch, RepeatedSchedule, Schedule, Wait
-from membench.core.task_graph import Kind, Phase, Task, TaskGraph
-from membench.core.timeline import Span, Timeline
+from membench.core.graph.schedule import Compute, Offload, Prefetch, RepeatedSchedule, Schedule, Wait
+from membench.core.graph.task_graph import Kind, Phase, Task, TaskGraph
+from membench.core.graph.timeline import Span, Timeline
+from membench.core.hardware.device import Power
 from membench.sweep.cells.power import power_metrics
 
 POWER = Power(awake_w=10, compute_w=100, copy_w=5)

@@ -1,4 +1,4 @@
-"""Outcomes of cells that raise: errors that a user can correct in their own words, all others with their kind and place."""
+"""Outcomes of cells that raise: users' errors in their own words, others with their kind and place."""
 
 import re
 

@@ -1,5 +1,7 @@
 import multiprocessing
 import os
+import shutil
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -63,3 +65,43 @@ def test_an_error_while_the_lock_is_held_is_raised(tmp_path: Path) -> None:
         raise BlockingIOError("of the cell's own")
     with free_gpu([ONE], tmp_path) as again:
         assert again
+
+
+def _can_lock(directory: Path) -> None:
+    os.setuid(65534)
+    with free_gpu([ONE], directory) as held:
+        os._exit(0 if held else 1)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o777])
+def test_another_user_can_use_the_lock_that_the_first_one_made(umask: int) -> None:
+    directory = Path(tempfile.mkdtemp())  # the folders of pytest are its user's alone
+    directory.chmod(0o1777)
+    before = os.umask(umask)
+    try:
+        with free_gpu([ONE], directory):
+            pass
+    finally:
+        os.umask(before)
+    process = multiprocessing.get_context("fork").Process(target=_can_lock, args=(directory,))
+    process.start()
+    process.join()
+    shutil.rmtree(directory)
+    assert process.exitcode == 0
+
+
+def test_the_lock_needs_no_right_to_write(tmp_path: Path) -> None:
+    with free_gpu([ONE], tmp_path):
+        pass
+    [lock] = tmp_path.iterdir()
+    assert lock.stat().st_mode & 0o777 == 0o444
+    with free_gpu([ONE], tmp_path) as held:
+        assert held
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "membench-GPU-1.lock").symlink_to(other := tmp_path / "of_another_user")
+    with pytest.raises(OSError, match="membench-GPU-1.lock"), free_gpu([ONE], tmp_path):
+        pass
+    assert not other.exists()

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from membench.core.record import Configuration, Outcome, Record
+from membench.sweep.largest_batch import run_largest
 from membench.sweep.processes.runner import run_all
-from membench.sweep.search import run_largest
-from tests.helpers import jobs
+from tests.helpers.sweep import jobs
 
 
 def _cell(model: str, batch_size: int | str = 32, strategy: str = "eager") -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from membench.core.record import Outcome
 from membench.sweep.cells.run import run_cell
 from membench.sweep.processes.worker import Interrupted, Worker, Workers
-from tests.helpers.cells import small_cell
+from tests.helpers.sweep.cells import small_cell
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +53,14 @@ def test_signals_that_announce_the_end_of_a_job_do_not_fail_its_cell(worker: Wor
 
     thread = threading.Thread(target=announce)
     thread.start()
-    held = {"_target_": "tests.helpers.faults.Held", "note": str(note), "hold": str(hold)}
+    held = {"_target_": "tests.helpers.sweep.faults.Held", "note": str(note), "hold": str(hold)}
     assert worker.run(small_cell(strategy=held)).outcome is Outcome.OK
     thread.join(timeout=10)
     assert not hold.exists()
 
 
 class ClockOf:
-    """A clock on which ages pass once a file is there: a time limit that is far off until a process has started, however slowly."""
+    """A clock on which ages pass once a file is there, so that a time limit waits for a slow process to start."""
 
     def __init__(self, note: Path) -> None:
         self.note = note
@@ -75,7 +75,7 @@ def test_the_time_limit_stops_a_cell_and_all_that_it_started(
     worker.run(small_cell())
     note = tmp_path / "started"
     monkeypatch.setattr("membench.sweep.processes.worker.time", ClockOf(note))
-    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
+    hangs = {"_target_": "tests.helpers.sweep.faults.Hangs", "note": str(note)}
     record = worker.run(small_cell(strategy=hangs), time_limit_s=1000)
     assert (record.outcome, record.signal) == (Outcome.TIMEOUT, "SIGKILL")
     assert "not done after 1000 s" in record.reason
@@ -118,7 +118,7 @@ def test_the_next_cell_of_a_gpu_has_a_child_that_imports_meanwhile(
 @pytest.mark.slow
 def test_closing_workers_interrupts_a_cell_that_runs(tmp_path: Path) -> None:
     note, ended = tmp_path / "started", []
-    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
+    hangs = {"_target_": "tests.helpers.sweep.faults.Hangs", "note": str(note)}
     workers = Workers()
 
     def run() -> None:

@@ -8,8 +8,8 @@ from membench.core.record import Outcome, Record
 from membench.sweep.results.listing import differences, plan, ranking
 from membench.sweep.results.records import Records
 from membench.sweep.results.tracking import run_names
-from tests.helpers.cells import small_cell
-from tests.helpers.jobs import answer
+from tests.helpers.sweep.cells import small_cell
+from tests.helpers.sweep.jobs import answer
 
 
 def _strategy(name: str, **options: Any) -> dict[str, Any]:
@@ -17,9 +17,7 @@ def _strategy(name: str, **options: Any) -> dict[str, Any]:
 
 
 def test_only_what_differs_is_named() -> None:
-    cells = [
-        small_cell(strategy=_strategy(name), seed=seed) for name in ("eager", "vdnn_all") for seed in (0, 1)
-    ]
+    cells = [small_cell(strategy=_strategy(name), seed=seed) for name in ("eager", "vdnn_all") for seed in (0, 1)]
     assert differences(cells) == [
         {"strategy": "eager", "seed": "0"},
         {"strategy": "eager", "seed": "1"},
@@ -54,7 +52,7 @@ def test_cells_that_differ_are_listed_differently(tmp_path: Any) -> None:
         small_cell(cluster=read("cluster", "modnn_k40x4")),
         small_cell(framework=read("framework", "torch7")),
         small_cell(device=read("device", "k40c")),
-        small_cell(metrics="membench.papers.metrics.vdnn.step_metrics"),
+        small_cell(metrics="experiments.vdnn.metrics.step_metrics"),
     ]
     *lines, total = plan([(Records(tmp_path, answer), cells)]).splitlines()
     assert len(set(lines)) == len(lines) == len(cells)

@@ -14,7 +14,7 @@ from membench.core.record import Configuration, Outcome, Record, configuration_h
 from membench.sweep.results import records as module
 from membench.sweep.results.listing import plan
 from membench.sweep.results.records import Records, Rerun, State
-from tests.helpers.jobs import record_of
+from tests.helpers.sweep.jobs import record_of
 
 
 def _cell(name: str, batch_size: int | str = 4) -> dict[str, Any]:
@@ -43,11 +43,7 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("rerun", "again"),
-    [
-        (Rerun.MISSING, []),
-        (Rerun.FAILED, ["failed", "timeout"]),
-        (Rerun.ALL, ["failed", "out_of_memory", "timeout"]),
-    ],
+    [(Rerun.MISSING, []), (Rerun.FAILED, ["failed", "timeout"]), (Rerun.ALL, ["failed", "out_of_memory", "timeout"])],
 )
 def test_rerun_selects_the_cells_to_run_again(rerun: Rerun, again: list[str], tmp_path: Path) -> None:
     outcomes = (Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT)
@@ -60,9 +56,7 @@ def test_rerun_selects_the_cells_to_run_again(rerun: Rerun, again: list[str], tm
     assert runner.ran == again
 
 
-def test_a_record_of_other_sources_is_stale_and_runs_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_of_other_sources_is_stale_and_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Runner()
     records = Records(tmp_path, runner)
     assert records.state(_cell("a")) is State.MISSING
@@ -124,7 +118,7 @@ import sys
 from pathlib import Path
 from membench.sweep.results import records
 from membench.sweep.results.records import Records, Rerun
-from tests.helpers.jobs import record_of
+from tests.helpers.sweep.jobs import record_of
 records.sources_hash = lambda _: "same"
 for _ in range(20):
     store = Records(Path(sys.argv[1]), lambda cell: record_of(cell, peak_memory_bytes=1e6), Rerun.ALL)

@@ -33,7 +33,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget() -> None:
-    for cached in (sources._hash, sources._read, sources._module):
+    for cached in (sources.hash_of, sources.read_module, sources.module_of):
         cached.cache_clear()
 
 
@@ -59,13 +59,13 @@ def test_a_syntax_error_is_refused_with_its_line(package: Path) -> None:
 
 def test_the_strategy_of_a_cell_counts_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     _forget()
-    read, names = sources._read, []
+    read, names = sources.read_module, []
 
     def noted(path: Path) -> tuple[str, tuple[str, ...]]:
         names.append(path.stem)
         return read(path)
 
-    monkeypatch.setattr(sources, "_read", noted)
+    monkeypatch.setattr(sources, "read_module", noted)
     sources.sources_hash({"strategy": {"_target_": "membench.strategies.vdnn.VdnnAll"}})
     assert {"vdnn", "cell", "builder", "roofline"} <= set(names)
     assert not {"geeps", "superneurons", "runner", "tracking"} & set(names)
@@ -75,17 +75,15 @@ def test_a_target_that_does_not_exist_is_not_an_error() -> None:
     assert sources.sources_hash({"strategy": {"_target_": "nobody.knows.This"}})
 
 
-def test_what_is_installed_is_not_read_wherever_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_installed_is_not_read_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "other" / "site-packages"
     folder.mkdir(parents=True)
     (folder / "theirnets.py").write_text("class Net: pass")
     monkeypatch.syspath_prepend(str(folder))
     _forget()
-    assert sources._module("theirnets.Net") is None
-    assert sources._module("json.decoder") is None
-    assert sources._module("sys") is None
+    assert sources.module_of("theirnets.Net") is None
+    assert sources.module_of("json.decoder") is None
+    assert sources.module_of("sys") is None
 
 
 @pytest.fixture
@@ -107,5 +105,5 @@ def restless_threads() -> Iterator[None]:
 def test_threads_may_ask_at_the_same_time() -> None:
     paths = sorted((ROOT / "membench").rglob("*.py"))[:80]
     with ThreadPoolExecutor(8) as pool:
-        digests = [digest for digest, _ in pool.map(sources._read.__wrapped__, 3 * paths)]
+        digests = [digest for digest, _ in pool.map(sources.read_module.__wrapped__, 3 * paths)]
     assert digests == 3 * [sha256(path.read_bytes()).hexdigest() for path in paths]

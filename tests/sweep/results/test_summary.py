@@ -8,8 +8,8 @@ from membench.core.record import AT_PEAK, Outcome, Record, Source
 from membench.core.units import GIB, MIB, parse_bytes
 from membench.sweep.cells.run import run_cell
 from membench.sweep.results.summary import summary, title
-from tests.helpers.cells import small_cell
-from tests.helpers.jobs import record_of
+from tests.helpers.sweep.cells import small_cell
+from tests.helpers.sweep.jobs import record_of
 
 CONFIGURATION = {
     "model": {"name": "resnet50"},
@@ -37,17 +37,13 @@ METRICS = {
 
 def test_a_lower_bound_is_printed_next_to_the_step_time() -> None:
     bound = {"lower_bound_s": 0.4, "gap": 0.25}
-    text = summary(
-        Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS, layer_metrics=bound)
-    )
+    text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS, layer_metrics=bound))
     assert re.search(r"lower bound +400 ms; the step takes 25.0% more", text)
 
 
 def test_a_method_that_rounds_says_so() -> None:
     exact, rounded = (
-        summary(
-            Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", {**METRICS, "rounding": rounding})
-        )
+        summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", {**METRICS, "rounding": rounding}))
         for rounding in (0.0, 2**-8)
     )
     assert "rounding" not in exact
@@ -72,9 +68,7 @@ def test_devices_of_a_cluster_and_processes_are_counted() -> None:
     text = summary(Record(cluster, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
     assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on 8 x k40m under Caffe"
     measured = METRICS | {"processes": 2, "exchange_time_s": 0.25}
-    record = Record(
-        CONFIGURATION | {"backend": {"name": "cpu"}}, "hash", Source.MEASURED, Outcome.OK, "", measured
-    )
+    record = Record(CONFIGURATION | {"backend": {"name": "cpu"}}, "hash", Source.MEASURED, Outcome.OK, "", measured)
     assert "2; gradients exchanged in 250 ms" in summary(record)
 
 
@@ -90,15 +84,8 @@ def test_cells_of_a_sweep_over_limits_have_distinct_titles() -> None:
 
 
 def test_the_summary_of_a_run_that_does_not_fit_names_the_needed_memory() -> None:
-    metrics = {
-        "required_memory_bytes": 30 * GIB,
-        "capacity_bytes": 11 * GIB,
-        "external_bytes": 1,
-        "overhead_bytes": 1,
-    }
-    text = summary(
-        Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OUT_OF_MEMORY, "needs more", metrics)
-    )
+    metrics = {"required_memory_bytes": 30 * GIB, "capacity_bytes": 11 * GIB, "external_bytes": 1, "overhead_bytes": 1}
+    text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OUT_OF_MEMORY, "needs more", metrics))
     assert "out of memory: needs more" in text
     assert "30.0 GB (32,212,254,720 bytes) of 11.0 GB" in text
     assert "step time" not in text

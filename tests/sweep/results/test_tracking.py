@@ -11,9 +11,9 @@ import pytest
 import wandb
 
 from membench.core.record import Outcome
-from membench.sweep.results.tracking import Sweep, Tracking, log_sweep
-from tests.helpers.cells import small_cell
-from tests.helpers.jobs import record_of
+from membench.sweep.results.tracking import Sweep, Tracking, log_sweep, without_stderr
+from tests.helpers.sweep.cells import small_cell
+from tests.helpers.sweep.jobs import record_of
 
 ROWS = [{"model": "lenet", "peak_memory_bytes": 1}, {"model": "alexnet", "peak_memory_bytes": 2}]
 GOOD = record_of(small_cell(), peak_memory_bytes=1.0)
@@ -37,19 +37,14 @@ def test_disabled_writes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("refusal", [wandb.errors.UsageError, ValueError])
 def test_a_sweep_refused_by_wandb_is_not_an_error(
-    refusal: type[Exception],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    refusal: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(**_: Any) -> None:
         raise refusal("no API key\nconfigured")
 
     monkeypatch.setattr(wandb, "init", refuse)
     assert log_sweep(Tracking("online", "membench", str(tmp_path), True), SWEEP) is None
-    assert capsys.readouterr().err.startswith(
-        "W&B has not logged this (no API key configured); tracking=offline"
-    )
+    assert capsys.readouterr().err.startswith("W&B has not logged this (no API key configured); tracking=offline")
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +54,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     file = directory / "table.csv"
     file.write_text("model\n")
     run = log_sweep(
-        Tracking("offline", "membench", str(directory / "outputs"), True),
-        replace(SWEEP, files={"table.csv": file}),
+        Tracking("offline", "membench", str(directory / "outputs"), True), replace(SWEEP, files={"table.csv": file})
     )
     assert run is not None
     tables = [json.loads(path.read_text()) for path in run.rglob("*.table.json")]
@@ -82,9 +76,14 @@ def test_each_cell_has_a_run_in_the_group_and_a_failed_one_is_marked(logged: dic
     cells = [text for name, text in logged.items() if name != "report"]
     assert len(cells) == 2
     assert all("sweeps/7" in text for text in cells)
-    bad = [text for text in cells if "no such luck" in text]
-    assert [_exit_code(text) for text in bad] == [1]
-    assert [_exit_code(text) for text in cells if text not in bad] == [0]
+    assert sorted(map(_exit_code, cells)) == [0, 1]
+
+
+def test_what_a_failed_cell_printed_is_not_uploaded(logged: dict[str, str], tmp_path: Path) -> None:
+    assert not [name for name, text in logged.items() if "no such luck" in text]
+    (record := tmp_path / "record.json").write_text(BAD.to_json())
+    assert "no such luck" not in without_stderr(record)
+    assert json.loads(without_stderr(record))["outcome"] == "failed"
 
 
 def test_cells_have_no_runs_where_they_are_too_many(tmp_path: Path) -> None:

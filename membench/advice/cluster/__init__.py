@@ -1,0 +1,1 @@
+"""Advice on several GPUs."""

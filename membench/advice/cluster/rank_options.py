@@ -1,0 +1,45 @@
+"""What may be asked of a step on several GPUs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from membench.core.checks import COUNT, check
+from membench.core.hardware.cluster import Cluster
+from membench.core.hardware.machine import Machine
+from membench.models.checkpointing import Checkpointing
+from membench.steps.parallel.tensor_parallel import TensorParallelPlan
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """What is asked of a step on several GPUs.
+
+    Attributes:
+        cluster: with all its hosts, and with their device.
+        name: the cluster's name; empty where it is a description.
+        parallel: sizes of axes, ``{"fsdp": 8}``; None: all products that are the number of GPUs.
+        wrapped, reduce_dtype, tensor_parallel: see `membench.predict`.
+        checkpointing: kinds that are tried.
+        batch_size: samples in a step for each GPU, in micro-batches; None: any micro-batch, as large as fits, and
+            several through a pipeline.
+        machine: each host's machine; None: the one of ``conf/machine/server.yaml``.
+        kernels: ``"inductor"``: each repeated block is given to `torch.compile`, as torchtitan does; ``"eager"``; None:
+            what was given to it is predicted as compiled.
+    """
+
+    cluster: Cluster
+    name: str = ""
+    parallel: Mapping[str, int] | None = None
+    wrapped: Sequence[str] | None = None
+    reduce_dtype: torch.dtype | None = None
+    checkpointing: Sequence[Checkpointing] = tuple(Checkpointing)
+    batch_size: int | None = None
+    machine: Machine | None = None
+    tensor_parallel: TensorParallelPlan | None = None
+    kernels: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            check(COUNT, batch_size=self.batch_size)

@@ -1,0 +1,1 @@
+"""Processes that plan, and the work that they are given."""

@@ -1,0 +1,1 @@
+"""How a recorded call becomes a function that runs it."""

@@ -1,0 +1,1 @@
+"""Tracing as a GPU would run it."""

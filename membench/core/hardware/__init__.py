@@ -1,0 +1,1 @@
+"""What a step runs on: devices, their allocator and rates, machines, clusters and meshes."""

@@ -1,0 +1,1 @@
+"""Adapters of other libraries, torch's private names among them, each in one place."""

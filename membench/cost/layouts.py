@@ -1,0 +1,55 @@
+"""Copies by which cuDNN brings a convolution in three dimensions into the layout of its kernels.
+
+Kernels of tensor cores take images with their channels next to each other (NDHWC). cuDNN copies what lies otherwise
+(NCDHW) into its workspace: images and filters before a kernel, its result after it.
+
+Known: half precision, without groups, forward, on an RTX 4090 (the peaks of decoding by a Qwen-Image VAE, three sizes,
+within 0.3 %; these rows were known when this was written, see decision 9). Assumed to be the same: bfloat16, both
+gradients, transposed convolutions, groups, any number of channels, and every card whose tensor cores have the format.
+Not known, and not counted: single precision, with TF32 or without, and convolutions in one or two dimensions, of which
+measured networks have the copies in part (`benchmarks/gpu_visit/convolutions.py` measures both).
+"""
+
+import torch
+
+from membench.core.graph.call import Call, ShapeOf, Value
+from membench.core.graph.precision import Precision
+from membench.core.hardware.device import DeviceProfile
+
+_FORWARD, _BACKWARD = "aten.convolution.default", "aten.convolution_backward.default"
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def conversions(call: Call | None) -> tuple[int, ...]:
+    """Return the bytes that each call of cuDNN copies for a convolution in three dimensions, or for its gradients.
+
+    Both gradients are two calls, one after another. Depthwise convolutions run PyTorch's own kernels, unless their
+    channels lie next to each other, where there is nothing to copy (`use_cudnn_depthwise` in
+    ``aten/src/ATen/native/Convolution.cpp``).
+    """
+    if call is None or call.operator not in (_FORWARD, _BACKWARD):
+        return ()
+    values = [item.value if isinstance(item, ShapeOf) else item for item in call.args[:3]]
+    groups = call.args[8 if call.operator == _FORWARD else 9]
+    if call.operator == _FORWARD:
+        images, weight, used = values[0], values[1], [(*values[:2], call.outputs[0])]
+    else:
+        upstream, images, weight = values
+        of_images, of_weight, _ = call.outputs
+        wanted = (of_images is not None, of_weight is not None)
+        halves = [(upstream, weight, of_images), (upstream, images, of_weight)]
+        used = [half for half, is_wanted in zip(halves, wanted, strict=True) if is_wanted]
+    if len(weight.shape) != 5 or images.dtype not in _HALVES or 1 < groups == images.shape[1]:
+        return ()
+    return tuple(sum(map(_converted_bytes, each)) for each in used)
+
+
+def has_kernels(call: Call, device: DeviceProfile) -> bool:
+    """Return whether a device has cuDNN, by its compute capability, and tensor cores for a convolution's format."""
+    precision = Precision.of_dtype(call.args[0].dtype)
+    return device.compute_capability is not None and precision in device.precision_ops_per_s
+
+
+def _converted_bytes(value: Value | None) -> int:
+    is_converted = value is not None and value.shape[1] > 1 and value.stride[1] != 1
+    return value.moved_bytes if value is not None and is_converted else 0

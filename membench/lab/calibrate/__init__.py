@@ -1,0 +1,1 @@
+"""Constants fitted on baseline rows and on measured kernels."""

@@ -1,0 +1,1 @@
+"""Commands of the laboratory, each in a file of its name."""

@@ -1,0 +1,204 @@
+"""Reproduce a paper: run its experiments, and write its tables, scoreboard and figures.
+
+    membench reproduce layrub
+    membench reproduce layrub workers=4 rerun=failed dry_run=true
+    membench reproduce vdnn sensitivity=true
+
+Each experiment of experiments/<paper> becomes cells, and their records become results/<paper>/*.csv,
+results/SCOREBOARD.md and paper_figs/<paper>. Where there is a GPU, the paper's networks are measured on it too. Its
+cells are made of the files in conf/ alone.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from membench.cli.command_line import compose_checked
+from membench.cli.option_values import check_running
+from membench.cli.words import refuse_flags, split
+from membench.core.checks import COUNT, check
+from membench.core.configuration import ROOT
+from membench.core.errors import MembenchError, near
+from membench.core.hardware.device import file_name
+from membench.core.record import Configuration, Record
+from membench.core.tables import read_csv
+from membench.lab.cli.trainings import compose_trainings, find_trainings
+from membench.lab.papers.judging.numbers import PaperNumbers
+from membench.lab.papers.judging.sensitivity import with_stated_rows_only
+from membench.lab.papers.pages.measured_columns import gpu_at_hand, measure_on_gpu
+from membench.lab.papers.pages.results import evaluate_all, judged, needed_cells, write_results, write_sensitivity
+from membench.lab.papers.reading.cells import compose_cells
+from membench.lab.papers.reading.experiment import Alternative, Paper, PaperCell
+from membench.lab.papers.reading.loader import known_papers, load_paper
+from membench.lab.papers.reading.quantities import Result
+from membench.sweep.composition import hydra_composition
+from membench.sweep.processes.runner import run_all
+from membench.sweep.processes.worker import Workers
+from membench.sweep.results.listing import announced, has_failed, plan, totals
+from membench.sweep.results.records import Records, Rerun
+from membench.sweep.results.tracking import Sweep, Tracking, log_sweep
+
+EXPERIMENTS = ROOT / "experiments"
+RESULTS = ROOT / "results"
+MEASURED = RESULTS / "measured"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `conf/reproduce.yaml` and `conf/running.yaml`, which describe them."""
+
+    paper: str
+    sensitivity: bool
+    workers: int
+    time_limit_s: float | None
+    rerun: Rerun
+    dry_run: bool
+    strict: bool
+    tracking: Tracking
+
+
+def parse(words: Sequence[str]) -> Options:
+    """Return `conf/reproduce.yaml` with the changes that the words are; the bare word is the paper."""
+    refuse_flags(words, known=())
+    papers, options = split(words)
+    if len(papers) > 1:
+        raise MembenchError(f"name one paper, not {len(papers)}: {', '.join(papers)}")
+    with hydra_composition():
+        values = compose_checked("reproduce", [*options, *(f"paper={paper}" for paper in papers)])
+    known = known_papers(EXPERIMENTS)
+    if values["paper"] not in known:
+        problem = "name a paper" if values["paper"] == "???" else f"there is no paper {values['paper']!r}"
+        raise MembenchError(f"{problem}; there are: {', '.join(known)}{near(values['paper'], known)}")
+    check(COUNT, workers=values["workers"])
+    check_running(values)
+    typed = {"rerun": Rerun(values["rerun"]), "tracking": Tracking(**values["tracking"])}
+    return Options(**values | typed)
+
+
+def run(settings: Options) -> int:
+    """Reproduce the paper, or list its cells in a dry run, and return the exit code."""
+    paper = load_paper(EXPERIMENTS / settings.paper)
+    cells = compose_cells(paper, needed_cells(paper))
+    with Workers(settings.time_limit_s) as workers:
+        known = Records(ROOT / "outputs" / "records" / "simulated", workers.run, settings.rerun)
+        if settings.dry_run:
+            print(plan([(known, list(cells.values()))]))
+            return 0
+        if gpu := gpu_at_hand():
+            folder = MEASURED / file_name(gpu["device"])
+            measured = Records(folder / "records", announced(workers.run), settings.rerun)
+            measure_on_gpu(paper, cells, measured, folder)
+        execution = Execution(known.run, settings.workers, workers.close)
+        records, numbers = reproduce(paper, cells, execution, RESULTS)
+        if settings.sensitivity:
+            vary(paper, numbers, execution, RESULTS)
+    made = list({record.configuration_hash: record for record in records.values()}.values())
+    drawn = _draw(paper.name)
+    logged = _log(settings, made, numbers)
+    print(closing_summary(made, numbers, logged))
+    return drawn or int(settings.strict and has_failed(made))
+
+
+Reading = tuple[Paper, Mapping[PaperCell, Configuration]]
+"""A paper, as it is or under an alternative, and its cells."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How cells are run, see `run_all`."""
+
+    run: Callable[[Configuration], Record]
+    workers: int
+    stop: Callable[[], None]
+
+    def records(self, readings: Sequence[Reading]) -> list[dict[PaperCell, Record]]:
+        """Run the cells of each reading of a paper, or take their records; equal cells run once."""
+        # only orders the jobs; the paper's vocabulary lacks some depths, for which 20 is usual
+        depths = {
+            model.get("configuration"): model.get("layers", 20)
+            for paper, _ in readings
+            for model in paper.models.values()
+        }
+        made = run_all(
+            [configuration for _, cells in readings for configuration in cells.values()],
+            self.run,
+            workers=self.workers,
+            size=lambda cell: depths[cell["model"]["name"]],
+            stop=self.stop,
+        )
+        found = iter(made)
+        return [{cell: next(found) for cell in cells} for _, cells in readings]
+
+
+def reproduce(
+    paper: Paper, cells: Mapping[PaperCell, Configuration], execution: Execution, results: Path
+) -> tuple[dict[PaperCell, Record], PaperNumbers]:
+    """Run every cell that a paper's rows need, and write its tables and its scoreboard."""
+    [records] = execution.records([(paper, cells)])
+    return records, write_results(paper, _evaluated(paper, records, results), results)
+
+
+def vary(paper: Paper, numbers: PaperNumbers, execution: Execution, results: Path) -> None:
+    """Run a paper under each alternative to its choices alone, and write what that changes."""
+    tried = [alternative for alternative in paper.alternatives if not alternative.not_run]
+    papers = [with_stated_rows_only(load_paper(EXPERIMENTS / paper.name, each)) for each in tried]
+    readings = [(each, compose_cells(each, needed_cells(each))) for each in papers]
+    made = zip(papers, execution.records(readings), strict=True)
+    varied: list[tuple[Alternative, PaperNumbers | None]] = []
+    for alternative in paper.alternatives:
+        if alternative.not_run:
+            varied.append((alternative, None))
+            continue
+        read, records = next(made)
+        evaluated = _evaluated(read, records, results)
+        varied.append((alternative, judged(read, [each for found in evaluated.values() for each in found])))
+    write_sensitivity(numbers, varied, results)
+
+
+def _evaluated(paper: Paper, records: Mapping[PaperCell, Record], results: Path) -> dict[str, list[Result]]:
+    trainings = find_trainings(compose_trainings(paper.trainings), results / paper.name)
+    return evaluate_all(paper, records, trainings)
+
+
+def _log(settings: Options, records: list[Record], numbers: PaperNumbers) -> Path | None:
+    """Log the reproduction to W&B, and return the run's folder if there is one."""
+    paper = numbers.paper
+    sweep = Sweep(
+        name=f"reproduce {paper.name}",
+        group=f"reproduce-{paper.name}",
+        tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
+        configuration=asdict(settings) | {"rerun": str(settings.rerun)},
+        summary=asdict(numbers.predicted) | {"fitted": numbers.fitted.judged, "held_out": numbers.held_out.judged},
+        rows=read_csv(RESULTS / paper.name / "scoreboard.csv"),
+        files={name: RESULTS / name for name in (paper.name, "SCOREBOARD.md")},
+        records=records,
+    )
+    return log_sweep(settings.tracking, sweep)
+
+
+def _draw(paper: str) -> int:
+    """Draw a paper's figures and the overview of all papers, and return the exit code."""
+    return subprocess.run([sys.executable, "-m", "paper_figs", paper], cwd=ROOT, check=False).returncode
+
+
+def closing_summary(records: Sequence[Record], numbers: PaperNumbers, run: Path | None) -> str:
+    """Return the outcome of a reproduction, and where its files are."""
+    paper, predicted = numbers.paper, numbers.predicted
+    lines = [
+        "",
+        totals(records),
+        f"{paper.name}: {predicted.agree} of {predicted.judged} predicted numbers reproduced, "
+        f"{predicted.deviate} deviate, {predicted.not_run} not run",
+        f"  of those reproduced, {predicted.on_choice} rest on a declared choice and {predicted.certain} cannot fail; "
+        f"{predicted.distinct} values are distinct",
+        f"  (in addition: {numbers.fitted.judged} rows on which the model was fitted, {numbers.held_out.judged} held "
+        f"out, "
+        f"{predicted.inputs} inputs)",
+        "  at a glance  results/SCOREBOARD.md",
+        f"  every row    results/{paper.name}/scoreboard.csv",
+        f"  figures      paper_figs/{paper.name}/",
+        *([f"  W&B run      {run}"] if run else []),
+    ]
+    return "\n".join(lines)

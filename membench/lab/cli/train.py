@@ -1,0 +1,74 @@
+"""Train networks to accuracy under memory strategies, with several seeds, and write their learning curves.
+
+    membench train model=digits_cnn data=digits strategy=layrub_hybrid epochs=20 seeds=[0,1,2]
+    membench train layrub          the trainings of a paper, experiments/layrub/trainings.yaml
+
+The first writes ``training.csv`` (a row for each seed and epoch) and ``training.jsonl`` (records with provenance) to
+``output``, the second to results/<paper>. A run with a record there is not run again. Exits with 1 if a run failed.
+--config-dir FOLDER adds your own files to those of conf/, as in `membench run`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from membench.cli.option_values import built, check_built
+from membench.cli.words import refuse_flags, split, take_config_dir, with_own_model
+from membench.core.configuration import ROOT, instantiate
+from membench.core.errors import MembenchError, near
+from membench.core.files import shown
+from membench.core.record import Outcome
+from membench.lab.cli.trainings import Training, compose_training, compose_trainings, run_trainings
+from membench.lab.papers.reading.loader import known_papers, read_trainings
+
+
+@dataclass(frozen=True)
+class Options:
+    """The trainings to run, and the folder that their curves and records go to."""
+
+    trainings: tuple[Training, ...]
+    directory: Path
+
+
+def parse(words: Sequence[str]) -> Options:
+    """Return the training that ``option=value`` words describe, or the trainings of the paper that the only word is."""
+    own, words = take_config_dir(words)
+    refuse_flags(words)
+    papers, _ = split(words)
+    if not papers:
+        training, directory = compose_training(with_own_model(words), own=own)
+        return Options((training,), directory)
+    experiments = ROOT / "experiments"
+    known = [name for name in known_papers(experiments) if (experiments / name / "trainings.yaml").exists()]
+    if len(words) > 1 or papers[0] not in known:
+        problem = f"{' '.join(words)!r} is neither one paper nor a list of option=value"
+        suggestion = near(papers[0], known)
+        raise MembenchError(f"{problem}; papers with trainings: {', '.join(known)}{suggestion}")
+    trainings = compose_trainings(read_trainings(experiments / papers[0] / "trainings.yaml"))
+    return Options(tuple(trainings), ROOT / "results" / papers[0])
+
+
+def run(settings: Options) -> int:
+    """Run the trainings that have no record yet, and return the exit code."""
+    for training in settings.trainings:
+        _check(training)
+    directory = settings.directory
+    made = run_trainings(settings.trainings, directory)
+    print(f"curves in {shown(directory / 'training.csv')}, records in {shown(directory / 'training.jsonl')}")
+    return int(any(record.outcome is not Outcome.OK for records in made.values() for record in records))
+
+
+def _check(training: Training) -> None:
+    """Refuse a training that cannot be built, or whose data is missing or does not fit the model, before any runs."""
+    # torch takes seconds, which a wrong word need not wait for
+    from membench.lab.training.loop import check_fit
+    from membench.strategies.base import find_strategy
+
+    configuration = training.runs[0]
+    check_built(configuration | configuration["recipe"], ("model", "strategy"))
+    if "inference" in configuration:
+        find_strategy(configuration["inference"]["strategy"])
+    model = configuration["model"]
+    dataset = built("data", partial(instantiate, configuration["data"]))
+    check_fit(dataset, model)

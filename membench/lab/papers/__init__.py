@@ -1,0 +1,1 @@
+"""Papers: their files, our numbers next to theirs, verdicts, pages."""

@@ -1,0 +1,1 @@
+"""Our numbers beside a paper's: verdicts, rankings, closeness, the scoreboard."""

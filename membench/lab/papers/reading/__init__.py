@@ -1,0 +1,1 @@
+"""A paper's files, and the cells that they name."""

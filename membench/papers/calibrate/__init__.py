@@ -1,1 +1,0 @@
-"""Fits of a framework's constants to its own rows of the papers' tables."""

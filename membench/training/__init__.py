@@ -1,1 +1,0 @@
-"""Training to accuracy under a memory strategy: the loop, its records and their learning curves."""
