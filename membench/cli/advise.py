@@ -37,33 +37,17 @@ Nothing runs on a device and nothing is allocated.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from hydra import compose
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from membench.cli.advise_cluster import ClusterOptions, parse_cluster, run_cluster
-from membench.cli.command_line import MULTIRUN, check_arguments
-from membench.cli.words import (
-    Reader,
-    each,
-    read_count,
-    read_number,
-    read_switch,
-    refuse_flags,
-    refuse_options,
-    take_config_dir,
-    take_options,
-    with_own_model,
-)
-from membench.core import configuration
-from membench.core.checks import POSITIVE, choice
+from membench.cli.command_line import compose_step, words_of_one_step
+from membench.cli.words import FLAG, NameIn, read_positive, take_options
 from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
 from membench.core.hardware.device import file_name
 from membench.core.record import Configuration
-from membench.sweep.composition import cell_configuration, hydra_composition, resolved
+from membench.sweep.composition import cell_configuration, resolved
 from membench.sweep.results.tracking import Sweep, Tracking, log_sweep
 from membench.sweep.this_device import THIS, this_device
 
@@ -74,9 +58,12 @@ if TYPE_CHECKING:
     from membench.advice.device.advice import Advice
     from membench.core.step.workload import Workload
 
-OUTPUTS = ("text", "json", "html")
 TIME_LIMIT_S = 6.0
 """For planning; what comes before takes as long again where the model is one of transformers."""
+
+
+def _read_time_limit(name: str, text: str) -> float | None:
+    return None if text == "none" else read_positive(name, text)
 
 
 @dataclass(frozen=True)
@@ -85,69 +72,41 @@ class Options:
 
     Attributes:
         step: the configuration of the step.
+        words: that describe the step.
         methods: names; None: all.
         largest: whose largest batch is searched for.
         levers: whether changes to a program that does not fit are looked for.
         processes: that plan; None: one for each processor.
-        time_limit_s: for a program that does not fit; None: none.
-        words: that describe the step.
+        time_limit: seconds for a program that does not fit; None: none.
     """
 
-    step: Configuration
-    methods: tuple[str, ...] | None
-    largest: str
-    output: str
-    levers: bool
-    processes: int | None
-    time_limit_s: float | None
-    tracking: Tracking
-    words: tuple[str, ...]
+    step: Annotated[Configuration, FLAG]
+    tracking: Annotated[Tracking, FLAG]
+    words: Annotated[tuple[str, ...], FLAG]
+    methods: tuple[Annotated[str, NameIn(("strategy",))], ...] | None = None
+    largest: Literal["plain", "all", "none"] = "all"
+    output: Literal["text", "json", "html"] = "text"
+    levers: bool = True
+    processes: int | None = None
+    time_limit: Annotated[float | None, _read_time_limit] = TIME_LIMIT_S
 
 
 def parse(words: Sequence[str]) -> Options | ClusterOptions:
     """Return the settings that the words are."""
-    own, words = take_config_dir(given_words := words)
-    if MULTIRUN & set(words):
-        raise MembenchError("-m is not an option; an advice is on one step")
-    refuse_flags(words)
+    own, words = words_of_one_step(words, "an advice is on one step")
     if any(word.startswith("cluster=") for word in words):
-        return parse_cluster(given_words)
-    readers: dict[str, Reader] = {
-        "methods": each(partial(choice, configuration.names("strategy"), "methods")),
-        "largest": partial(choice, ("plain", "all", "none"), "largest"),
-        "output": partial(choice, OUTPUTS, "output"),
-        "levers": partial(read_switch, "levers"),
-        "processes": partial(read_count, "processes"),
-        "time_limit": _read_time_limit,
-    }
-    options, described = take_options(words, readers)
-    described = with_own_model(described)
-    given = {word.partition("=")[0] for word in described}
-    if "device" not in given:
+        return parse_cluster(words, own)
+    options, described = take_options(words, Options)
+    if not any(word.startswith("device=") for word in described):
         raise MembenchError(
             "name the device, as in: membench advise model=resnet50 device=rtx4090; or several GPUs, as in "
             "cluster=dgx_h100 nodes=2"
         )
-    refuse_options(given, "advise")
-    described = [*_with_this_device(described), "framework=pytorch", "strategy=pytorch"]
-    check_arguments(described, own)
-    with hydra_composition(own):
-        composed = compose("config", described)
-    return Options(
-        cell_configuration(composed),
-        methods=options.get("methods"),
-        largest=options.get("largest", "all"),
-        output=options.get("output", "text"),
-        levers=options.get("levers", True),
-        processes=options.get("processes"),
-        time_limit_s=options.get("time_limit", TIME_LIMIT_S),
-        tracking=Tracking(**resolved(composed.tracking)),
-        words=tuple(words),
+    composed = compose_step(
+        "advise", _with_this_device(described), own, {"framework": "pytorch", "strategy": "pytorch"}
     )
-
-
-def _read_time_limit(text: str) -> float | None:
-    return None if text == "none" else read_number(POSITIVE, "time_limit", text)
+    tracking = Tracking(**resolved(composed.tracking))
+    return Options(cell_configuration(composed), tracking, tuple(words), **options)
 
 
 def _with_this_device(words: Sequence[str]) -> list[str]:
@@ -184,7 +143,7 @@ def run(settings: Options | ClusterOptions) -> int:
         largest=settings.largest,
         levers=settings.levers,
         processes=settings.processes,
-        time_limit_s=settings.time_limit_s,
+        time_limit_s=settings.time_limit,
         progress=True,
     )
     folder = Path("outputs") / "advice"

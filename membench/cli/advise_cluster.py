@@ -3,25 +3,20 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
-
-from hydra import compose
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from membench.cli.cluster_words import device_words
-from membench.cli.command_line import check_arguments
-from membench.cli.predict import read_parallel
-from membench.cli.words import Reader, each, read_count, refuse_options, take_config_dir, take_options, with_own_model
-from membench.core.checks import choice
+from membench.cli.command_line import compose_step
+from membench.cli.words import FLAG, take_options
 from membench.core.errors import MembenchError
 from membench.core.graph.precision import Precision
 from membench.core.record import Configuration
-from membench.sweep.composition import cell_configuration, hydra_composition
+from membench.sweep.composition import cell_configuration
 
-DEFAULTS = {"precision": "bf16", "optimizer": "adamw"}
+DEFAULTS = {"precision": "bf16", "optimizer": "adamw", "framework": "pytorch", "strategy": "pytorch"}
 """As large models are trained; ``optimizer=null`` leaves the update out."""
 
-_CHECKPOINTING = ("none", "selective", "every_second", "full")
 _NOT_HERE = (
     "budget",
     "channels_last",
@@ -42,75 +37,52 @@ class ClusterOptions:
     Attributes:
         step: the configuration of the step of one GPU.
         cluster: its name.
-        ranks: options of `RankOptions` that were given.
+        ranks: `membench.advice.cluster.advise.CombinationKeywords` that were given.
     """
 
-    step: Configuration
-    cluster: str
-    nodes: int
-    ranks: dict[str, Any]
-    output: str
-    processes: int | None
+    step: Annotated[Configuration, FLAG]
+    cluster: Annotated[str, FLAG]
+    ranks: Annotated[dict[str, Any], FLAG]
+    nodes: int = 1
+    output: Literal["text", "json"] = "text"
+    processes: int | None = None
 
 
-def parse_cluster(words: Sequence[str]) -> ClusterOptions:
-    """Return the settings that the words are."""
-    own, words = take_config_dir(words)
-    readers: dict[str, Reader] = {
-        "nodes": partial(read_count, "nodes"),
-        "parallel": read_parallel,
-        "checkpointing": each(partial(choice, _CHECKPOINTING, "checkpointing")),
-        "wrapped": each(str),
-        "reduce_dtype": Precision.of_step,
-        "output": partial(choice, ("text", "json"), "output"),
-        "processes": partial(read_count, "processes"),
-        "batch_size": partial(read_count, "batch_size"),
-    }
-    options, described = take_options(words, readers)
-    described = with_own_model(described)
+def parse_cluster(words: Sequence[str], own: Path | None) -> ClusterOptions:
+    """Return the settings that the words are.
+
+    Args:
+        own: folder with files that add to those of ``conf/``.
+    """
+    from membench.advice.cluster.advise import CombinationKeywords
+
+    options, described = take_options(words, ClusterOptions)
+    ranks, described = take_options(described, CombinationKeywords)
     given = {word.partition("=")[0]: word.partition("=")[2] for word in described}
-    refuse_options(given, "advise")
     for name in _NOT_HERE:
         if name in given:
             raise MembenchError(f"{name} is not an option of advise on several GPUs")
-    of_device = device_words(given)
-    described = [word for word in described if not word.startswith("device=")]
-    described += [*of_device, "framework=pytorch", "strategy=pytorch"]
-    described += [f"{name}={value}" for name, value in DEFAULTS.items() if name not in given]
-    check_arguments(described, own)
-    with hydra_composition(own):
-        step = cell_configuration(compose("config", described))
-    taken = {name: options.pop(name) for name in ("nodes", "output", "processes") if name in options}
-    return ClusterOptions(
-        step, given["cluster"], taken.get("nodes", 1), options, taken.get("output", "text"), taken.get("processes")
-    )
+    described = [word for word in described if not word.startswith("device=")] + device_words(given)
+    step = cell_configuration(compose_step("advise", described, own, DEFAULTS))
+    return ClusterOptions(step, given["cluster"], ranks, **options)
 
 
 def run_cluster(settings: ClusterOptions) -> int:
     """Print the advice and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
-    import torch
-
     from membench.advice.cluster.rank_options import RankOptions
     from membench.advice.cluster.search import ClusterSearch
     from membench.advice.cluster.text import lines, values
-    from membench.models.checkpointing import Checkpointing
     from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(settings.step)
     workload = cell.workload(cell.batch_size)
-    given = dict(settings.ranks)
-    half = workload.precision in (Precision.BF16, Precision.FP16)
-    reduced = given.pop("reduce_dtype", None)
-    if kinds := given.pop("checkpointing", None):
-        given["checkpointing"] = tuple(map(Checkpointing, kinds))
-    options = RankOptions(
+    defaults = {"reduce_dtype": "fp32"} if workload.precision in (Precision.BF16, Precision.FP16) else {}
+    options = RankOptions.of(
         replace(cell.cluster, hosts=settings.nodes),
         settings.cluster,
-        reduce_dtype=reduced.dtype if reduced else torch.float32 if half else None,
-        machine=cell.machine,
-        kernels=settings.step.get("kernels"),
-        **given,
+        cell.machine,
+        {**defaults, "kernels": settings.step.get("kernels"), **settings.ranks},
     )
     advice = ClusterSearch(workload, options, cell.optimizer).advice(processes=settings.processes, progress=True)
     if settings.output == "json":

@@ -8,16 +8,13 @@ Where membench is installed, whose files stay as they are, it needs --config-dir
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Annotated, Literal
 
-from membench.cli.words import read_options, refuse_flags, take_config_dir
-from membench.core.checks import choice
+from membench.cli.words import FLAG, read_options, refuse_flags, take_config_dir
 from membench.core.configuration import CONF_DIRECTORY, IS_INSTALLED
 from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
-
-_DEVICES = ("cuda",)
 
 
 @dataclass(frozen=True)
@@ -25,19 +22,18 @@ class Options:
     """What is measured.
 
     Attributes:
-        device: ``"cuda"``.
         config_dir: the folder to write into; None: ``conf/``.
     """
 
-    device: str
-    config_dir: Path | None = None
+    device: Literal["cuda"]
+    config_dir: Annotated[Path | None, FLAG] = None
 
 
 def parse(words: Sequence[str]) -> Options:
     """Return the settings that the words are."""
     own, words = take_config_dir(words)
     refuse_flags(words)
-    options = read_options(words, {"device": partial(choice, _DEVICES, "device")})
+    options = read_options(words, Options)
     if not options:
         raise MembenchError("name what to calibrate: device=cuda")
     return Options(**options, config_dir=own)

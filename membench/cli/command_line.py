@@ -1,7 +1,7 @@
 """Validation of the words that Hydra composes a configuration from, and its errors in one line."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from yaml import YAMLError
 
 from membench.cli.commands import COMMANDS, groups_of, options_of
 from membench.cli.option_values import LARGE_BATCH, check_built, check_cell, check_switches
+from membench.cli.words import refuse_flags, refuse_options, take_config_dir, with_own_model
 from membench.core import configuration
 from membench.core.checks import SWITCH, check
 from membench.core.errors import MembenchError, near
@@ -27,6 +28,37 @@ from membench.sweep.results.provenance import device_facts_from_outside
 MULTIRUN = {"-m", "--multirun"}
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 """Errors of composing a configuration, which `explain` puts into one line."""
+
+
+def words_of_one_step(words: Sequence[str], reason: str) -> tuple[Path | None, list[str]]:
+    """Return the folder that ``--config-dir`` names, and the words of a command that takes one step and no other flag.
+
+    Args:
+        reason: why there is one step alone.
+    """
+    own, words = take_config_dir(words)
+    if MULTIRUN & set(words):
+        raise MembenchError(f"-m is not an option; {reason}")
+    refuse_flags(words)
+    return own, with_own_model(words)
+
+
+def compose_step(command: str, words: Sequence[str], own: Path | None, defaults: Mapping[str, str]) -> DictConfig:
+    """Return the configuration of the step that the words of a command describe.
+
+    Args:
+        own: see `hydra_composition`.
+        defaults: values of options that are not given, where they differ from those of `membench run`.
+
+    Raises:
+        MembenchError: the command does not take an option; see also `check_arguments`.
+    """
+    given = {word.partition("=")[0] for word in words}
+    refuse_options(given, command)
+    words = [*words, *(f"{name}={value}" for name, value in defaults.items() if name not in given)]
+    check_arguments(words, own)
+    with hydra_composition(own):
+        return compose("config", words)
 
 
 def check_arguments(arguments: Sequence[str], own: Path | None = None) -> None:

@@ -95,10 +95,9 @@ def options_of(command: str) -> list[str]:
         return [line.partition(":")[0] for line in option_lines(command)]
     classes = [node for node in _syntax(command).body if isinstance(node, ast.ClassDef)]
     settings = [node for node in classes if node.name.endswith("Options")]
-    fields = (field for node in settings for field in node.body if isinstance(field, ast.AnnAssign))
-    given_with_a_flag_or_bare = ("config_dir", "codec", "papers", "before", "after")
-    names = [field.target.id for field in fields if isinstance(field.target, ast.Name)]
-    return [name for name in names if name not in given_with_a_flag_or_bare]
+    fields = [field for node in settings for field in node.body if isinstance(field, ast.AnnAssign)]
+    read = [field.target for field in fields if "FLAG" not in ast.unparse(field.annotation)]  # see `words.readers_of`
+    return [target.id for target in read if isinstance(target, ast.Name)]
 
 
 def option_lines(command: str) -> list[str]:

@@ -19,27 +19,16 @@ not a point.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import pandas as pd
 import yaml
 from hydra import compose
 
-from membench.cli.command_line import MULTIRUN, check_arguments
-from membench.cli.words import (
-    Reader,
-    each,
-    read_count,
-    refuse_flags,
-    refuse_options,
-    take_config_dir,
-    take_options,
-    with_own_model,
-)
+from membench.cli.command_line import compose_step, words_of_one_step
+from membench.cli.words import FLAG, NameIn, take_options
 from membench.core import configuration
-from membench.core.checks import choice
 from membench.core.configuration import IS_INSTALLED, ROOT
 from membench.core.errors import MembenchError
 from membench.core.files import shown
@@ -86,42 +75,32 @@ class Options:
 
     Attributes:
         records: the folder of the cells' records.
-        strategies: configurations by name.
+        described: configurations of the strategies, by name.
+        strategies: names; all but `LEFT_OUT` where none is given.
         budgets: how many for each strategy.
         workers: processes at a time.
     """
 
-    jobs: tuple[Job, ...]
-    records: Path
-    strategies: dict[str, Configuration]
-    budgets: int
-    workers: int
-    rerun: Rerun
+    jobs: Annotated[tuple[Job, ...], FLAG]
+    records: Annotated[Path, FLAG]
+    described: Annotated[dict[str, Configuration], FLAG]
+    strategies: tuple[Annotated[str, NameIn(("strategy",))], ...] = ()
+    budgets: int = 8
+    workers: int = 2
+    rerun: Literal[Rerun.MISSING, Rerun.ALL] = Rerun.MISSING
 
 
 def parse(words: Sequence[str]) -> Options:
     """Return the settings that the words are."""
-    own, words = take_config_dir(words)
-    if MULTIRUN & set(words):
-        raise MembenchError("-m is not an option; name one model and one device, or none for the committed frontiers")
-    refuse_flags(words)
+    own, words = words_of_one_step(words, "name one model and one device, or none for the committed frontiers")
+    options, described = take_options(words, Options, own)
     known = [name for name in configuration.names("strategy", own) if name not in LEFT_OUT]
-    readers: dict[str, Reader] = {
-        "strategies": each(partial(choice, configuration.names("strategy", own), "strategies")),
-        "budgets": partial(read_count, "budgets"),
-        "workers": partial(read_count, "workers"),
-        "rerun": partial(choice, (Rerun.MISSING, Rerun.ALL), "rerun"),
-    }
-    options, described = take_options(words, readers)
-    described = with_own_model(described)
-    names = options.get("strategies") or sorted(known, key=lambda name: name != OURS)
+    names = options.pop("strategies", None) or sorted(known, key=lambda name: name != OURS)
     return Options(
         jobs=(_job(described, own),) if described else tuple(_committed()),
         records=(Path() if described else ROOT) / "outputs" / "records" / "frontiers",
-        strategies={name: configuration.read("strategy", name, own) for name in names},
-        budgets=options.get("budgets", 8),
-        workers=options.get("workers", 2),
-        rerun=options.get("rerun", Rerun.MISSING),
+        described={name: configuration.read("strategy", name, own) for name in names},
+        **options,
     )
 
 
@@ -131,12 +110,9 @@ def _job(words: Sequence[str], own: Path | None) -> Job:
         raise MembenchError(
             f"name the {' and the '.join(sorted(missing))}, as in: membench frontier model=resnet50 device=k40m"
         )
-    refuse_options(given, "frontier")
-    words = [*words, "framework=pytorch", "strategy=eager"]
-    check_arguments(words, own)
     folder = Path("outputs") / "frontiers"
-    with hydra_composition(own):
-        return _written_to(cell_configuration(compose("config", words)), folder, folder)
+    composed = compose_step("frontier", words, own, {"framework": "pytorch", "strategy": "eager"})
+    return _written_to(cell_configuration(composed), folder, folder)
 
 
 def _committed() -> Iterator[Job]:
@@ -168,7 +144,7 @@ def run(settings: Options) -> int:
         with Workers() as workers:
             records = Records(settings.records, workers.run, settings.rerun)
             with Cells(workers, records, job.step, settings.workers) as cells:
-                frontier, made = sweep(job.step, settings.strategies, settings.budgets, cells, _title(job.step))
+                frontier, made = sweep(job.step, settings.described, settings.budgets, cells, _title(job.step))
         _write_table(frontier, job.table)
         save(draw(frontier), job.picture)
         print("\n".join([*_lines(frontier), *_failures(made), shown(job.table), shown(job.picture)]), flush=True)

@@ -15,21 +15,11 @@ of the records. results is results/measured, or with backend=cpu outputs/measure
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Annotated, Literal
 
-from membench.cli.words import (
-    Reader,
-    each,
-    read_number,
-    read_options,
-    read_size,
-    read_switch,
-    refuse_flags,
-    take_config_dir,
-)
+from membench.cli.words import FLAG, NameIn, read_options, read_size, refuse_flags, take_config_dir
 from membench.core import configuration
-from membench.core.checks import POSITIVE, choice
 from membench.core.errors import MembenchError
 from membench.core.graph.precision import Precision
 from membench.core.hardware.device import file_name
@@ -50,7 +40,19 @@ LIMIT_MODELS = ("alexnet", "vgg16", "resnet34", "resnet50", "resnet56_cifar", "w
 DEPTHS = (50, 101, 152, 302, 695, 1001, 1172, 1304, 1517)
 """The ImageNet ResNets that the papers define, among which the deepest that fits is found."""
 DEPTH_BATCH_SIZES = (32, 16)
+SYSTEMS = ("baseline", "strategy")
+"""Groups of what is measured."""
 LIMIT_STRATEGIES = ("eager", "network_wide", "layrub_hybrid")
+
+
+def _read_batch_size(_: str, text: str) -> int | str:
+    if text != LARGEST and not (text.isdecimal() and int(text)):
+        raise MembenchError(f"batch_sizes are positive numbers of images or {LARGEST!r}, not {text!r}")
+    return text if text == LARGEST else int(text)
+
+
+def _read_precision(_: str, text: str) -> Precision:
+    return Precision.of_step(text)
 
 
 @dataclass(frozen=True)
@@ -68,18 +70,18 @@ class Options:
         config_dir: a folder with files that add to those of `conf/`.
     """
 
-    task: str = "strategies"
-    models: tuple[str, ...] = ()
-    strategies: tuple[str, ...] = ()
-    batch_sizes: tuple[int | str, ...] = ()
-    budget: str | None = None
-    precision: str | None = None
+    task: Literal["strategies", "limits"] = "strategies"
+    models: tuple[Annotated[str, NameIn(("model",))], ...] = ()
+    strategies: tuple[Annotated[str, NameIn(SYSTEMS)], ...] = ()
+    batch_sizes: tuple[Annotated[int | str, _read_batch_size], ...] = ()
+    budget: Annotated[str | None, read_size] = None
+    precision: Annotated[Precision | None, _read_precision] = None
     cuda_graph: bool = False
-    backend: str = "cuda"
+    backend: Annotated[str, NameIn(("backend",), left_out=("simulated",))] = "cuda"
     rerun: Rerun = Rerun.MISSING
     time_limit_s: float = 3600.0
     results: Path | None = None
-    config_dir: Path | None = None
+    config_dir: Annotated[Path | None, FLAG] = None
 
     @property
     def folder(self) -> Path:
@@ -120,22 +122,7 @@ def parse(words: Sequence[str]) -> Options:
     """Return the settings that the words are."""
     own, words = take_config_dir(words)
     refuse_flags(words)
-    readers: dict[str, Reader] = {
-        "task": partial(choice, ("strategies", "limits"), "task"),
-        "models": each(partial(choice, configuration.names("model", own), "models")),
-        "strategies": each(partial(choice, _systems(own), "strategies")),
-        "batch_sizes": each(_read_batch_size),
-        "budget": partial(read_size, "budget"),
-        "precision": Precision.of_step,
-        "cuda_graph": partial(read_switch, "cuda_graph"),
-        "backend": partial(
-            choice, [name for name in configuration.names("backend", own) if name != "simulated"], "backend"
-        ),
-        "rerun": partial(choice, Rerun, "rerun"),
-        "time_limit_s": partial(read_number, POSITIVE, "time_limit_s"),
-        "results": Path,
-    }
-    return Options(**read_options(words, readers), config_dir=own)
+    return Options(**read_options(words, Options, own), config_dir=own)
 
 
 def run(settings: Options) -> int:
@@ -156,7 +143,7 @@ def measure_strategies(runner: CellRunner) -> None:
         made = [
             (system, runner.run(model, batch_size, system))
             for batch_size in _batch_sizes(runner, model)
-            for system in runner.settings.strategies or _systems(runner.settings.config_dir)
+            for system in runner.settings.strategies or NameIn(SYSTEMS).names(runner.settings.config_dir)
         ]
         write_csv(
             device_table("strategies", made), runner.directory / f"strategies-{model}{runner.settings.suffix}.csv"
@@ -213,13 +200,3 @@ def cell_of(settings: Options, model: str, batch_size: int | str, system: str) -
         "micro_batch": None,
         **precision,
     }
-
-
-def _systems(own: Path | None) -> list[str]:
-    return [*configuration.names("baseline"), *configuration.names("strategy", own)]
-
-
-def _read_batch_size(text: str) -> int | str:
-    if text != LARGEST and not (text.isdecimal() and int(text)):
-        raise MembenchError(f"batch_sizes are positive numbers of images or {LARGEST!r}, not {text!r}")
-    return text if text == LARGEST else int(text)

@@ -32,36 +32,18 @@ Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are al
     stages=4                    of the pipeline; by default one on each GPU, two with Interleaved1F1B
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import yaml
-from hydra import compose
+from typing import TYPE_CHECKING, Annotated, Any
 
 from membench.cli.cluster_words import read_cluster
-from membench.cli.command_line import MULTIRUN, check_arguments
+from membench.cli.command_line import compose_step, words_of_one_step
 from membench.cli.operators import operator_lines
-from membench.cli.words import (
-    Reader,
-    each,
-    read_count,
-    read_switch,
-    refuse_flags,
-    refuse_options,
-    take_config_dir,
-    take_options,
-    with_own_model,
-)
-from membench.core.checks import COUNT, choice
+from membench.cli.words import FLAG, take_options
 from membench.core.errors import MembenchError
-from membench.core.graph.precision import Precision
 from membench.core.record import Configuration
-from membench.core.step.pipeline import PipelineSchedule
 from membench.core.units import format_bytes, format_seconds
-from membench.sweep.composition import cell_configuration, hydra_composition
+from membench.sweep.composition import cell_configuration
 
 if TYPE_CHECKING:
     from membench.steps.parallel.ranks import Ranks
@@ -77,71 +59,33 @@ class Options:
 
     Attributes:
         configuration: configuration of one GPU's step.
-        ranks: options of `ranks_of`.
+        ranks: `membench.steps.request.RankKeywords` that were given.
         nodes: hosts of the cluster.
         breakdown: print the time of each operator, too.
     """
 
-    configuration: Configuration
-    ranks: Mapping[str, Any]
+    configuration: Annotated[Configuration, FLAG]
+    ranks: Annotated[Mapping[str, Any], FLAG]
     nodes: int = 1
     breakdown: bool = False
 
 
 def parse(words: Sequence[str]) -> Options:
     """Return the settings that the words are."""
-    own, words = take_config_dir(words)
-    if MULTIRUN & set(words):
-        raise MembenchError("-m is not an option; a prediction is of one step")
-    refuse_flags(words)
-    own_options, words = take_options(words, {"breakdown": partial(read_switch, "breakdown")})
-    ranks, words = _take_ranks(with_own_model(words))
-    if "nodes" in ranks:
-        own_options["nodes"] = ranks.pop("nodes")
-    given = {word.partition("=")[0] for word in words}
-    if "device" not in given:
+    from membench.steps.request import RankKeywords
+
+    own, words = words_of_one_step(words, "a prediction is of one step")
+    options, words = take_options(words, Options)
+    ranks, words = take_options(words, RankKeywords)
+    given = {word.partition("=")[0]: word.partition("=")[2] for word in words}
+    if "cluster" in given:
+        _, device = read_cluster(given)
+        words += [f"device={device}"] if device and "device" not in given else []
+    elif of_several := [name for name in (*options, *ranks) if name not in ("accumulate", "breakdown")]:
+        raise MembenchError(f"{', '.join(of_several)}: name the cluster as well, as in cluster=dgx_h100")
+    if not any(word.startswith("device=") for word in words):
         raise MembenchError("name the device, as in: membench predict model=resnet50 device=rtx4090")
-    refuse_options(given, "predict")
-    words = [*words, *(f"{name}={value}" for name, value in _DEFAULTS.items() if name not in given)]
-    check_arguments(words, own)
-    with hydra_composition(own):
-        return Options(cell_configuration(compose("config", words)), ranks, **own_options)
-
-
-def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of ranks, and the other words with the cluster's device."""
-    readers: dict[str, Reader] = {
-        "nodes": partial(read_count, "nodes"),
-        "parallel": read_parallel,
-        "accumulate": partial(read_count, "accumulate"),
-        "wrapped": each(str),
-        "reshard_after_forward": partial(read_switch, "reshard_after_forward"),
-        "reduce_dtype": lambda text: Precision.of_step(text).dtype,
-        "partition_optimizer": partial(read_switch, "partition_optimizer"),
-        "pipeline": partial(choice, PipelineSchedule, "pipeline"),
-        "stages": partial(read_count, "stages"),
-    }
-    ranks, others = take_options(words, readers)
-    chosen = {word.partition("=")[0]: word.partition("=")[2] for word in others}
-    if "cluster" not in chosen:
-        if of_several := [name for name in ranks if name != "accumulate"]:
-            raise MembenchError(f"{', '.join(of_several)}: name the cluster as well, as in cluster=dgx_h100")
-        return ranks, others
-    _, device = read_cluster(chosen)
-    return ranks, [*others, *([f"device={device}"] if device and "device" not in chosen else [])]
-
-
-def read_parallel(text: str) -> dict[str, int]:
-    """Return the sizes of axes in ``{fsdp: 8}``."""
-    try:
-        found = yaml.safe_load(re.sub(r"(\w):(?=\S)", r"\1: ", text))  # {fsdp:8} is a name to YAML
-    except yaml.YAMLError:
-        found = None
-    if not isinstance(found, dict) or not all(
-        isinstance(axis, str) and COUNT.holds(size) for axis, size in found.items()
-    ):
-        raise MembenchError(f"parallel is numbers of GPUs by axis, such as '{{fsdp: 8}}', not {text!r}")
-    return found
+    return Options(cell_configuration(compose_step("predict", words, own, _DEFAULTS)), ranks, **options)
 
 
 def run(settings: Options) -> int:

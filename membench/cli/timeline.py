@@ -10,28 +10,17 @@ outputs/timelines.
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra import compose
-
-from membench.cli.command_line import MULTIRUN, check_arguments
-from membench.cli.words import refuse_flags, refuse_options, take_config_dir, with_own_model
-from membench.core.errors import MembenchError
+from membench.cli.command_line import compose_step, words_of_one_step
 from membench.core.files import write_whole
 from membench.core.hardware.device import file_name
 from membench.core.record import Configuration
-from membench.sweep.composition import cell_configuration, hydra_composition
+from membench.sweep.composition import cell_configuration
 
 
 def parse(words: Sequence[str]) -> Configuration:
     """Return the configuration of the cell to draw."""
-    own, words = take_config_dir(words)
-    if MULTIRUN & set(words):
-        raise MembenchError("-m is not an option; a picture shows one step")
-    refuse_flags(words)
-    words = with_own_model(words)
-    refuse_options({word.partition("=")[0] for word in words}, "timeline")
-    check_arguments(words, own)
-    with hydra_composition(own):
-        return cell_configuration(compose("config", words))
+    own, words = words_of_one_step(words, "a picture shows one step")
+    return cell_configuration(compose_step("timeline", words, own, {}))
 
 
 def run(cell: Configuration) -> int:

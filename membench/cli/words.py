@@ -2,12 +2,19 @@
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import yaml
 
 from membench.cli.commands import NOT_TAKEN
 from membench.cli.option_values import check_size
-from membench.core.checks import COUNT, Requirement, check, choice, number
+from membench.core import configuration
+from membench.core.checks import COUNT, POSITIVE, Requirement, check, choice, number
 from membench.core.errors import MembenchError, near
 
 Reader = Callable[[str], Any]
@@ -15,6 +22,8 @@ Reader = Callable[[str], Any]
 
 
 CONFIG_DIR = "--config-dir"
+FLAG = "given by a flag or a bare word"
+"""Annotation of a field that is not an option."""
 _FINE_TUNING = re.compile(r"model\.(checkpointing|quantization|unquantized|lora)[.=]")
 
 
@@ -73,13 +82,17 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in words if "=" not in word], [word for word in words if "=" in word]
 
 
-def read_options(words: Iterable[str], readers: Mapping[str, Reader]) -> dict[str, Any]:
+def read_options(words: Iterable[str], declared: type, own: Path | None = None) -> dict[str, Any]:
     """Return the values of ``name=value`` words by name.
 
+    Args:
+        declared: class with an annotation for each option; see `readers_of`.
+        own: folder with files that add to those of ``conf/``.
+
     Raises:
-        MembenchError: a word is not of this form, its name has no reader, or its reader refuses the value.
+        MembenchError: a word is not of this form, there is no option of its name, or the value is not one of its type.
     """
-    values = {}
+    readers, values = readers_of(declared, own), {}
     for word in words:
         name, separator, text = word.partition("=")
         if not separator:
@@ -91,10 +104,110 @@ def read_options(words: Iterable[str], readers: Mapping[str, Reader]) -> dict[st
     return values
 
 
-def take_options(words: Sequence[str], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of the options that have readers, and the other words; see `read_options`."""
-    taken = [word for word in words if word.partition("=")[0] in readers]
-    return read_options(taken, readers), [word for word in words if word not in taken]
+def take_options(words: Sequence[str], declared: type, own: Path | None = None) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of the options that a class declares, and the other words; see `read_options`."""
+    taken = [word for word in words if word.partition("=")[0] in readers_of(declared, own)]
+    return read_options(taken, declared, own), [word for word in words if word not in taken]
+
+
+@dataclass(frozen=True)
+class NameIn:
+    """Annotation of a text: the name of a file in one of the groups of ``conf/``, but for those left out."""
+
+    groups: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+    def names(self, own: Path | None) -> list[str]:
+        """Return the names, those in a folder with files of the user's own included."""
+        found = (name for group in self.groups for name in configuration.names(group, own))
+        return [name for name in found if name not in self.left_out]
+
+
+def readers_of(declared: type, own: Path | None = None) -> dict[str, Reader]:
+    """Return the reader of each option that a class declares, by the option's type.
+
+    ``bool``, ``int`` and ``float`` are true or false, a positive whole number and a positive number; ``Literal`` and
+    ``StrEnum`` one of their values; ``tuple[X, ...]`` and ``Sequence[X]`` a list separated by commas;
+    ``Mapping[str, int]`` numbers of GPUs by axis. ``Annotated[X, ...]`` has what a `Requirement` or a `NameIn` allows,
+    or what a function makes of the option's name and text. A field of another type, or with `FLAG`, is not an option.
+
+    Args:
+        own: see `read_options`.
+    """
+    hints = get_type_hints(declared, include_extras=True)
+    found = {name: _reader(name, hint, own) for name, hint in hints.items() if FLAG not in get_args(hint)}
+    return {name: reader for name, reader in found.items() if reader is not None}
+
+
+def _reader(name: str, hint: Any, own: Path | None) -> Reader | None:
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        return _annotated_reader(name, arguments[0], arguments[1], own)
+    if kind in (Union, UnionType):  # no text stands for None
+        return _reader(name, next(each for each in arguments if each is not type(None)), own)
+    if kind in (tuple, Sequence):
+        read = _reader(name, arguments[0], own)
+        return read and partial(_read_each, read)
+    if kind is Literal or (isinstance(hint, type) and issubclass(hint, StrEnum)):
+        return partial(choice, arguments or hint, name)
+    return partial(_PLAIN[hint], name) if hint in _PLAIN else None
+
+
+def _annotated_reader(name: str, hint: Any, annotation: Any, own: Path | None) -> Reader | None:
+    if isinstance(annotation, NameIn):
+        return partial(choice, annotation.names(own), name)
+    if isinstance(annotation, Requirement):
+        return partial(_read_number, annotation, name) if float in (hint, *get_args(hint)) else _reader(name, hint, own)
+    return partial(annotation, name)
+
+
+def _read_each(read: Reader, text: str) -> tuple[Any, ...]:
+    return tuple(read(element) for element in text.split(",") if element)
+
+
+def read_positive(name: str, text: str) -> float:
+    """Return a positive number."""
+    return _read_number(POSITIVE, name, text)
+
+
+def read_size(name: str, text: str) -> str:
+    """Return a size in memory, ``12GB``, as it was written."""
+    check_size(name, text)
+    return text
+
+
+def _read_number(required: Requirement, name: str, text: str) -> float:
+    value = number(text)
+    check(required, **{name: value if required.holds(value) else text})
+    return value
+
+
+def read_count(name: str, text: str) -> int:
+    """Return a positive whole number."""
+    return int(text) if text.isdecimal() and int(text) else int(_read_number(COUNT, name, text))
+
+
+def read_sizes(name: str, text: str) -> dict[str, int]:
+    """Return the sizes of axes in ``{fsdp: 8}``."""
+    try:
+        found = yaml.safe_load(re.sub(r"(\w):(?=\S)", r"\1: ", text))  # {fsdp:8} is a name to YAML
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict) or not all(
+        isinstance(axis, str) and COUNT.holds(size) for axis, size in found.items()
+    ):
+        raise MembenchError(f"{name} is numbers of GPUs by axis, such as '{{fsdp: 8}}', not {text!r}")
+    return found
+
+
+_PLAIN: dict[Any, Callable[[str, str], Any]] = {
+    bool: lambda name, text: choice(("true", "false"), name, text) == "true",
+    int: read_count,
+    float: read_positive,
+    str: lambda _, text: text,
+    Path: lambda _, text: Path(text),
+    Mapping[str, int]: read_sizes,
+}
 
 
 def refuse_options(given: Container[str], command: str) -> None:
@@ -106,31 +219,3 @@ def refuse_options(given: Container[str], command: str) -> None:
     for name in NOT_TAKEN[command]:
         if name in given:
             raise MembenchError(f"{name} is not an option of {command}, but of `membench run`; leave it out")
-
-
-def each(read: Reader) -> Reader:
-    """Return the reader of a list separated by commas, as a tuple of what ``read`` makes of each element."""
-    return lambda text: tuple(read(element) for element in text.split(",") if element)
-
-
-def read_switch(name: str, text: str) -> bool:
-    """Return the truth value of ``true`` or ``false``."""
-    return choice(("true", "false"), name, text) == "true"
-
-
-def read_number(required: Requirement, name: str, text: str) -> float:
-    """Return a number that meets a requirement."""
-    value = number(text)
-    check(required, **{name: value if required.holds(value) else text})
-    return value
-
-
-def read_count(name: str, text: str) -> int:
-    """Return a positive whole number."""
-    return int(text) if text.isdecimal() and int(text) else int(read_number(COUNT, name, text))
-
-
-def read_size(name: str, text: str) -> str:
-    """Return a size in memory, ``12GB``, as it was written."""
-    check_size(name, text)
-    return text

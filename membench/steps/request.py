@@ -148,7 +148,8 @@ class DivisionKeywords(TypedDict, total=False):
             evenly over the experts.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has
             several.
-        reduce_dtype: in which gradients are added up over GPUs; None: that in which they are computed.
+        reduce_dtype: in which gradients are added up over GPUs, ``"fp32"`` or a dtype; None: that in which they are
+            computed.
         tensor_parallel: a plan as torch's ``parallelize_module`` takes it, ``{"blocks.*.query": ColwiseParallel(),
             ...}``. None: that of the module's method ``tensor_parallel_plan``, or of a network of transformers. A
             module that `parallelize_module` has divided is captured as it is.
@@ -156,7 +157,7 @@ class DivisionKeywords(TypedDict, total=False):
 
     parallel: Annotated[Mapping[str, int], _of(Mapping, "a dict")] | None
     wrapped: Names | None
-    reduce_dtype: Annotated[torch.dtype, _of(torch.dtype, "a torch.dtype")] | None
+    reduce_dtype: Annotated[str | torch.dtype, _of(str | torch.dtype, "a torch.dtype, or a name such as 'bf16'")] | None
     tensor_parallel: Annotated[Mapping[str, Any], _of(Mapping, "a dict")] | None
 
 

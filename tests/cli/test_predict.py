@@ -3,7 +3,7 @@
 import pytest
 
 from membench.cli.main import main
-from membench.cli.predict import read_parallel
+from membench.cli.words import read_sizes
 from membench.core.errors import MembenchError
 
 
@@ -177,7 +177,7 @@ def test_micro_batches_on_one_card_need_no_cluster(cluster: list[str], capsys: p
 
 @pytest.mark.parametrize("spelling", ["{fsdp:8}", "{fsdp: 8}", "{ fsdp : 8 }", "{dp:2,fsdp:4}", "{dp: 2,fsdp:4}"])
 def test_axes_are_read_with_and_without_spaces(spelling: str) -> None:
-    assert read_parallel(spelling) in ({"fsdp": 8}, {"dp": 2, "fsdp": 4})
+    assert read_sizes("parallel", spelling) in ({"fsdp": 8}, {"dp": 2, "fsdp": 4})
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_axes_are_read_with_and_without_spaces(spelling: str) -> None:
 )
 def test_other_spellings_of_axes_are_refused(spelling: str) -> None:
     with pytest.raises(MembenchError, match="parallel is numbers of GPUs by axis"):
-        read_parallel(spelling)
+        read_sizes("parallel", spelling)
 
 
 def test_a_network_of_ones_own_is_predicted_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,13 @@
 """Bare words and ``name=value`` words, read into typed values."""
 
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 import pytest
 
-from membench.cli.words import each, read_number, read_options, read_size, read_switch, split, with_own_model
-from membench.core.checks import POSITIVE, choice
+from membench.cli.words import FLAG, NameIn, read_options, read_size, readers_of, split, with_own_model
+from membench.core.checks import NOT_NEGATIVE
 from membench.core.errors import MembenchError
 
 
@@ -17,14 +16,19 @@ class Side(StrEnum):
     RIGHT = "right"
 
 
-READERS = {
-    "side": partial(choice, Side, "side"),
-    "sides": each(partial(choice, Side, "sides")),
-    "ratio": partial(read_number, POSITIVE, "ratio"),
-    "deep": partial(read_switch, "deep"),
-    "budget": partial(read_size, "budget"),
-    "to": Path,
-}
+class Declared(TypedDict):
+    side: Side
+    sides: tuple[Side, ...]
+    ratio: float
+    least: Annotated[float | None, NOT_NEGATIVE]
+    deep: bool
+    count: int | None
+    end: Literal["left", "right"]
+    framework: Annotated[str, NameIn(("framework",), left_out=("caffe",))]
+    budget: Annotated[str, read_size]
+    to: Path
+    bare: Annotated[str, FLAG]
+    anything: dict[str, Any]
 
 
 def test_bare_words_are_separated_from_options() -> None:
@@ -38,6 +42,10 @@ def test_bare_words_are_separated_from_options() -> None:
         ("sides=left,right,", (Side.LEFT, Side.RIGHT)),
         ("sides=", ()),
         ("ratio=1e3", 1000.0),
+        ("least=0", 0.0),
+        ("count=3", 3),
+        ("end=right", "right"),
+        ("framework=torch7", "torch7"),
         ("deep=true", True),
         ("deep=false", False),
         ("budget=12GB", "12GB"),
@@ -45,7 +53,7 @@ def test_bare_words_are_separated_from_options() -> None:
     ],
 )
 def test_values_have_their_types(word: str, value: Any) -> None:
-    [(name, found)] = read_options([word], READERS).items()
+    [(name, found)] = read_options([word], Declared).items()
     assert (name, found) == (word.partition("=")[0], value)
     assert type(found) is type(value) or isinstance(found, Path)
 
@@ -59,13 +67,23 @@ def test_values_have_their_types(word: str, value: Any) -> None:
         ("sides=left,up", "sides is one of left, right, not 'up'"),
         ("ratio=0", "ratio is a positive number, not '0'"),
         ("ratio=nan", "ratio is a positive number, not 'nan'"),
+        ("least=-1", "least is a number and not negative, not '-1'"),
+        ("count=0", "count is a positive whole number, not '0'"),
+        ("end=up", "end is one of left, right, not 'up'"),
+        ("framework=caffe", "framework is one of .*, not 'caffe'"),
+        ("bare=x", "'bare' is not an option"),
+        ("anything=x", "'anything' is not an option"),
         ("deep=yes", "deep is one of true, false, not 'yes'"),
         ("budget=lots", "budget: 'lots' is not a size"),
     ],
 )
 def test_a_wrong_word_is_refused(word: str, message: str) -> None:
     with pytest.raises(MembenchError, match=message):
-        read_options([word], READERS)
+        read_options([word], Declared)
+
+
+def test_options_are_those_with_a_type_that_a_text_can_have() -> None:
+    assert readers_of(Declared).keys() == get_type_hints(Declared).keys() - {"bare", "anything"}
 
 
 def test_a_class_is_the_choice_of_a_model() -> None:

@@ -8,14 +8,13 @@ from torch import Tensor, nn
 from membench.advice.cluster.advice import ClusterAdvice
 from membench.advice.cluster.rank_options import RankOptions
 from membench.advice.cluster.search import ClusterSearch
-from membench.core.checks import choice
 from membench.core.errors import MembenchError
 from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.device import as_device
 from membench.core.step.fully_sharded import check_whole
-from membench.models.checkpointing import Checkpointing
 from membench.steps.arguments import as_cluster, as_update, workload_of
 from membench.steps.request import (
+    Count,
     DeviceKeywords,
     DivisionKeywords,
     Hardware,
@@ -27,17 +26,25 @@ from membench.steps.request import (
 )
 
 
-class ClusterKeywords(ProgramKeywords, DeviceKeywords, ProcessKeywords, DivisionKeywords, total=False):
-    """Options of `membench.advise` with a cluster.
+class CombinationKeywords(DivisionKeywords, total=False):
+    """Which combinations are tried.
 
     Attributes:
-        checkpointing: kinds of `Checkpointing` that are tried, ``["none", "full"]``; None: all.
+        checkpointing: kinds of `Checkpointing`, ``["none", "full"]``; None: all.
         batch_size: samples in a step for each GPU, in micro-batches; None: any micro-batch, as large as fits.
-        processes, progress: see `membench.advise`.
     """
 
     checkpointing: Names | None
-    batch_size: int | None
+    batch_size: Count | None
+
+
+class ClusterKeywords(ProgramKeywords, DeviceKeywords, ProcessKeywords, CombinationKeywords, total=False):
+    """Options of `membench.advise` with a cluster.
+
+    Attributes:
+        processes, progress: see `membench.advise`.
+    """
+
     processes: int | None
     progress: bool
 
@@ -69,16 +76,13 @@ def advise_cluster(
     hardware = Hardware.of({"nodes": 1, **options, "cluster": own})
     if isinstance(device, str) and own.device and as_device(device) != own.profile:
         raise MembenchError(f"device={device!r}: the cluster's GPUs are {own.device_name}; leave device out")
-    kinds = tuple(
-        choice(Checkpointing, "checkpointing", each) for each in options.get("checkpointing") or Checkpointing
-    )
     asked = {key: value for key, value in options.items() if key in _OF_RANKS}
-    ranks = RankOptions(hardware.cluster, name, checkpointing=kinds, machine=hardware.machine, **asked)
+    ranks = RankOptions.of(hardware.cluster, name, hardware.machine, asked)
     check_whole(module)
     work = workload_of(module, loss, batch, precision=options.get("precision"))
     search = ClusterSearch(work, ranks, as_update(options.get("optimizer")))
     return search.advice(processes=options.get("processes"), progress=options.get("progress", False))
 
 
-_OF_RANKS = {"batch_size", "kernels", *get_type_hints(DivisionKeywords)}
+_OF_RANKS = {"kernels", *get_type_hints(CombinationKeywords)}
 """Options that `RankOptions` has too."""

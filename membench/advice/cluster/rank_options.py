@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 
-from membench.core.checks import COUNT, check
+from membench.core.checks import COUNT, check, choice
+from membench.core.graph.precision import as_dtype
 from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.machine import Machine
 from membench.models.checkpointing import Checkpointing
@@ -39,6 +41,21 @@ class RankOptions:
     machine: Machine | None = None
     tensor_parallel: TensorParallelPlan | None = None
     kernels: str | None = None
+
+    @classmethod
+    def of(cls, cluster: Cluster, name: str, machine: Machine | None, options: Mapping[str, Any]) -> Self:
+        """Return what options ask.
+
+        Args:
+            options: `membench.advice.cluster.advise.CombinationKeywords`, and ``kernels``.
+
+        Raises:
+            MembenchError: there is no such kind of checkpointing, or no such dtype.
+        """
+        kinds = [choice(Checkpointing, "checkpointing", each) for each in options.get("checkpointing") or Checkpointing]
+        reduce_dtype = as_dtype(options.get("reduce_dtype"), "reduce_dtype")
+        given = {**options, "checkpointing": tuple(kinds), "reduce_dtype": reduce_dtype}
+        return cls(cluster, name, machine=machine, **given)
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:

@@ -72,3 +72,15 @@ class Precision(StrEnum):
 
 _OF_PRODUCTS = frozenset({Precision.FP8, Precision.INT8})
 _OF_WEIGHTS = frozenset({"int8", "int4", "nf4", "fp4"})
+
+
+def as_dtype(dtype: "torch.dtype | str | None", name: str) -> "torch.dtype | None":
+    """Return a dtype that is given as such or by the name of a precision.
+
+    Raises:
+        MembenchError: there is no such precision, or it is autocast's, which has several; names the argument.
+    """
+    found = Precision.of_step(dtype).dtype if isinstance(dtype, str) else dtype
+    if isinstance(dtype, str) and found is None:
+        raise MembenchError(f"{name} is one of fp32, bf16, fp16, not {dtype!r}")
+    return found

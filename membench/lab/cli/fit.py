@@ -14,12 +14,11 @@ Each prints every residual and writes the same bytes each time.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Annotated
 
-from membench.cli.words import Reader, read_options, refuse_flags, take_config_dir
+from membench.cli.words import FLAG, NameIn, read_options, refuse_flags, take_config_dir
 from membench.core import configuration
-from membench.core.checks import choice
 from membench.core.configuration import CONF_DIRECTORY, ROOT, instantiate
 from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
@@ -39,12 +38,12 @@ class Options:
         config_dir: the folder to write into; None: ``conf/``.
     """
 
-    framework: str = ""
-    device: str = ""
-    codec: bool = False
-    waves: bool = False
-    kernels: bool = False
-    config_dir: Path | None = None
+    framework: Annotated[str, NameIn(("framework",))] = ""
+    device: Annotated[str, NameIn(("device",))] = ""
+    codec: Annotated[bool, FLAG] = False
+    waves: Annotated[bool, FLAG] = False
+    kernels: Annotated[bool, FLAG] = False
+    config_dir: Annotated[Path | None, FLAG] = None
 
 
 def parse(words: Sequence[str]) -> Options:
@@ -53,11 +52,7 @@ def parse(words: Sequence[str]) -> Options:
     refuse_flags(words)
     if words in (["codec"], ["waves"], ["kernels"]):
         return Options(codec="codec" in words, waves="waves" in words, kernels="kernels" in words)
-    readers: dict[str, Reader] = {
-        "framework": partial(choice, configuration.names("framework"), "framework"),
-        "device": partial(choice, configuration.names("device", own), "device"),
-    }
-    settings = Options(**read_options(words, readers), config_dir=own)
+    settings = Options(**read_options(words, Options, own), config_dir=own)
     if not settings.device or not settings.framework:
         raise MembenchError(
             "name what to fit: `framework=caffe device=k40m`, `codec`, `waves` or `kernels`, each alone"

@@ -10,10 +10,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Annotated
 
-from membench.cli.words import read_number, read_options, refuse_flags, split
+from membench.cli.words import FLAG, read_options, refuse_flags, split
 from membench.core.checks import NOT_NEGATIVE
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
@@ -25,7 +25,7 @@ from membench.lab.papers.judging.compare import TOLERANCE, compare, comparison_l
 class PageOptions:
     """Which papers' pages to write, all for none, and the folder to write them into."""
 
-    papers: tuple[str, ...] = ()
+    papers: Annotated[tuple[str, ...], FLAG] = ()
     to: Path = Path("outputs") / "report"
 
 
@@ -33,9 +33,9 @@ class PageOptions:
 class CompareOptions:
     """Two sets of results, and the relative difference up to which two numbers count as equal."""
 
-    before: Path
-    after: Path
-    tolerance: float = TOLERANCE
+    before: Annotated[Path, FLAG]
+    after: Annotated[Path, FLAG]
+    tolerance: Annotated[float, NOT_NEGATIVE] = TOLERANCE
 
 
 Options = PageOptions | CompareOptions
@@ -46,8 +46,8 @@ def parse(words: Sequence[str]) -> Options:
     refuse_flags(words, known=())
     bare, options = split(words)
     if bare[:1] != ["compare"]:
-        return PageOptions(tuple(bare), **read_options(options, {"to": Path}))
-    changes = read_options(options, {"tolerance": partial(read_number, NOT_NEGATIVE, "tolerance")})
+        return PageOptions(tuple(bare), **read_options(options, PageOptions))
+    changes = read_options(options, CompareOptions)
     if len(bare) != 3:
         raise MembenchError(f"compare takes two sets of results, not {len(bare) - 1}")
     return CompareOptions(Path(bare[1]), Path(bare[2]), **changes)

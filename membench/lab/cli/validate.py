@@ -16,11 +16,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from membench.cli.operators import operator_lines
-from membench.cli.words import each, read_count, read_options, refuse_flags
+from membench.cli.words import read_options, refuse_flags
 from membench.core.checks import choice
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
@@ -38,6 +37,18 @@ RESULTS = ROOT / "results" / "validation"
 RECORDS = ROOT / "outputs" / "records" / "validation"
 
 
+def _read_dataset(name: str, text: str) -> str:
+    from membench.lab.validation.dataset import known_datasets
+
+    return choice(known_datasets(DATASETS), name, text)
+
+
+def _read_row(_: str, text: str) -> int:
+    if not text.isdecimal():
+        raise MembenchError(f"row is the number of a row in the results, such as 3, not {text!r}")
+    return int(text)
+
+
 @dataclass(frozen=True)
 class Options:
     """Options of the command.
@@ -50,40 +61,20 @@ class Options:
         rerun: rows with a current prediction run again with ``all``.
     """
 
-    dataset: tuple[str, ...] = ()
+    dataset: tuple[Annotated[str, _read_dataset], ...] = ()
     rows: int | None = None
-    row: int | None = None
+    row: Annotated[int | None, _read_row] = None
     workers: int = 2
-    rerun: Rerun = Rerun.MISSING
+    rerun: Literal[Rerun.MISSING, Rerun.ALL] = Rerun.MISSING
 
 
 def parse(words: Sequence[str]) -> Options:
     """Return the settings that the words are."""
     refuse_flags(words, known=())
-    from membench.lab.validation.dataset import known_datasets
-
-    known = known_datasets(DATASETS)
-    settings = Options(
-        **read_options(
-            words,
-            {
-                "dataset": each(partial(choice, known, "dataset")),
-                "rows": partial(read_count, "rows"),
-                "row": _read_number,
-                "workers": partial(read_count, "workers"),
-                "rerun": partial(choice, (Rerun.MISSING, Rerun.ALL), "rerun"),
-            },
-        )
-    )
+    settings = Options(**read_options(words, Options))
     if settings.row is not None and (len(settings.dataset) != 1 or settings.rows is not None):
         raise MembenchError("row is one of a single data set, as in: membench validate dataset=torchtune row=3")
     return settings
-
-
-def _read_number(text: str) -> int:
-    if not text.isdecimal():
-        raise MembenchError(f"row is the number of a row in the results, such as 3, not {text!r}")
-    return int(text)
 
 
 def run(settings: Options) -> int:

@@ -140,8 +140,6 @@ def _ranks(module: nn.Module, described: Mapping[str, Any]) -> Ranks:
         "parallel": {axis: int(size) for axis, size in described["parallel"].items()},
         "accumulate": int(described.get("accumulate", 1)),
     }
-    if "reduce_dtype" in options:
-        options["reduce_dtype"] = Precision.of_step(options["reduce_dtype"]).dtype
     return ranks_of(module, **options)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from membench.core.errors import MembenchError
+from membench.core.graph.precision import as_dtype
 from membench.core.graph.task_graph import TaskGraph
 from membench.core.hardware.cluster import SINGLE_DEVICE, Cluster
 from membench.core.hardware.device import DeviceProfile
@@ -141,7 +142,7 @@ def ranks_of(
     accumulate: int = 1,
     wrapped: Sequence[str] | None = None,
     reshard_after_forward: bool | None = None,
-    reduce_dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | str | None = None,
     pipeline: str | None = None,
     stages: int | None = None,
     copies_out: bool = True,
@@ -159,7 +160,8 @@ def ranks_of(
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has
             several.
         pipeline, stages: see `membench.predict`.
-        reduce_dtype, copies_out, in_between: see `Sharding`.
+        reduce_dtype: see `membench.predict`.
+        copies_out, in_between: see `Sharding`.
         tensor_parallel: see `Division.plan`; of a module that is divided already it is not needed.
         end_blocks: see `stage_begins`.
         bucket_bytes: see `Ranks`.
@@ -170,6 +172,7 @@ def ranks_of(
             there.
     """
     parallel = parallel or {SHARDED: cluster.devices}
+    summed_in = as_dtype(reduce_dtype, "reduce_dtype")
     mesh = Mesh(cluster, _axes_of(parallel))
     _check_axes_for(
         parallel,
@@ -185,9 +188,9 @@ def ranks_of(
     classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
     cut, sharding, experts = None, None, None
     if stage_ranks > 1:
-        summed_in = reduce_dtype if shard_axes else None
         order = pipeline or PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
-        cut = pipeline_of(module, classes, stage_ranks, order, stages, accumulate, summed_in, end_blocks)
+        of_shards = summed_in if shard_axes else None
+        cut = pipeline_of(module, classes, stage_ranks, order, stages, accumulate, of_shards, end_blocks)
     elif accumulate > 1 and not shard_axes:
         cut = Pipeline(1, (), accumulate)
     if cut is not None:
@@ -199,7 +202,7 @@ def ranks_of(
             shard_axes,
             classes,
             reshard_after_forward=cut is None if reshard_after_forward is None else reshard_after_forward,
-            reduce_dtype=reduce_dtype,
+            reduce_dtype=summed_in,
             copies_out=copies_out,
             accumulates=accumulate > 1,
             in_between=in_between,
