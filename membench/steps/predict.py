@@ -117,11 +117,15 @@ class Predictor:
         """The captured module."""
         return self._step.module
 
-    @property
-    def graph(self) -> TaskGraph:
-        """The step of the whole batch on the ranks' device, or on any where they have none, its update included."""
+    def graph_on(self, device: DeviceProfile | None = None) -> TaskGraph:
+        """Return the step of the whole batch on a device, its update included.
+
+        Args:
+            device: None: that of the ranks' cluster, or any where they have none.
+        """
         cluster = self._ranks.mesh.cluster
-        gpu = self._framework.captured_on(cluster.profile) if cluster.device else ANY_GPU
+        used = device or (cluster.profile if cluster.device else None)
+        gpu = self._framework.captured_on(used) if used else ANY_GPU
         graph = self._graphs_on(gpu)(self._step.batch_size)
         return add_update(self._ranks.graph_of_rank(graph), self._update)
 

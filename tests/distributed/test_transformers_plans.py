@@ -71,7 +71,9 @@ def prediction(name: str) -> tuple[list[tuple[str, int]], int]:
     with torch.device("meta"):
         module = network(name)
     workload = Workload(name, module, lambda output: output.loss, batch("meta"), ())
-    graph = Predictor(workload, StepRequest(PyTorch()), ranks=ranks_of(module, HOST_OF_TWO, parallel={"tp": 2})).graph
+    graph = Predictor(
+        workload, StepRequest(PyTorch()), ranks=ranks_of(module, HOST_OF_TWO, parallel={"tp": 2})
+    ).graph_on()
     found = [task.collective for task in graph.tasks if task.collective]
     weights = sum(block.size_bytes for block in graph.blocks if block.role.name == "WEIGHT")
     return sorted((each.kind.name.lower(), each.size_bytes) for each in found), weights

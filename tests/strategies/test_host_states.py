@@ -54,7 +54,7 @@ def graph() -> TaskGraph:
         network = LoHan(layers=LAYERS, width=WIDTH, heads=4, vocabulary=256)
         batch = torch.zeros(BATCH, TOKENS, dtype=torch.long), torch.zeros(BATCH, TOKENS, WIDTH)
     workload = Workload("gpt", network, FeatureLoss(), *((each,) for each in batch))
-    return Predictor(workload, StepRequest(PyTorch(), optimizer=WeightUpdate(torch.optim.AdamW))).graph
+    return Predictor(workload, StepRequest(PyTorch(), optimizer=WeightUpdate(torch.optim.AdamW))).graph_on()
 
 
 def planned(graph: TaskGraph, strategy: Strategy) -> Schedule:

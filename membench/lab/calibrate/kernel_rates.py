@@ -115,7 +115,7 @@ def chosen_rows(datasets: Path) -> list[tuple[str, Row]]:
 
 def step_of(name: str, row: Row, rates: KernelRates, device: DeviceProfile) -> PublishedStep:
     """Capture a row's step and return its kernels."""
-    tasks: Sequence[Task] = predictor_of(row.step).graph.tasks
+    tasks: Sequence[Task] = predictor_of(row.step).graph_on(device).tasks
     counts = Counter(kernel for task in tasks for kernel in kernels_of(task))
     return PublishedStep(
         name,

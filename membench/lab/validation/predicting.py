@@ -91,7 +91,7 @@ def _predict(
         found[LARGEST] = largest_parameters(*sizes, device=device, machine=machine)
     values = {name: float(value) for name, value in found.items() if value is not None}
     return RowPrediction(
-        values={**values, "roofline_time_s": roofline_time_s(timed.graph, device)},
+        values={**values, "roofline_time_s": roofline_time_s(timed.graph_on(device), device)},
         fits=_fits(prediction, machine),
         next_fits=_fits(at_next.on(device, planned_in), machine) if at_next else None,
     )

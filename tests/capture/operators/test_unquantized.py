@@ -53,7 +53,7 @@ def on_gpu(module: nn.Module, *, trains: bool = True, rows: int = 32) -> TaskGra
     device = next(module.parameters()).device.type
     inputs, targets = batch(device, rows)
     work = workload_of(module, LOSS if trains else None, (inputs, targets if trains else ()))
-    return Predictor(work, StepRequest(Eager())).graph
+    return Predictor(work, StepRequest(Eager())).graph_on()
 
 
 def held_bytes(graph: TaskGraph) -> int:
@@ -93,7 +93,7 @@ def test_a_weight_counts_before_it_is_moved_as_it_does_then(quantization: str) -
 def test_no_precision_converts_packed_weights(precision: str | None, storage: str) -> None:
     module = quantized(network("meta"), "bnb.nf4", ("0", "4"), storage)
     inputs = torch.zeros(32, 16, dtype=torch.bfloat16, device="meta")
-    graph = Predictor(workload_of(module, None, (inputs, ()), precision=precision), StepRequest(Eager())).graph
+    graph = Predictor(workload_of(module, None, (inputs, ()), precision=precision), StepRequest(Eager())).graph_on()
     sizes = {block.name: block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT}
     assert sizes["1.weight"] == sizes["3.weight"] == 128 * 256 // 2
 
@@ -106,7 +106,7 @@ def test_statistics_that_are_quantized_again_are_smaller() -> None:
     for layer, quantization in zip(layers, ("bnb.nf4", "bnb.nf4-dq"), strict=True):
         module = quantized(layer, quantization)
         inputs = torch.zeros(32, 4096, device="meta")
-        held.append(held_bytes(Predictor(workload_of(module, None, (inputs, ())), StepRequest(Eager())).graph))
+        held.append(held_bytes(Predictor(workload_of(module, None, (inputs, ())), StepRequest(Eager())).graph_on()))
     elements, code_bytes = 4096 * 4096, 16 * 4
     assert held[0] == elements // 2 + elements // 64 * 4 + code_bytes
     assert held[1] == elements // 2 + elements // 64 + elements // 64 // 256 * 4 + 256 * 4 + 4 + code_bytes
@@ -217,7 +217,7 @@ def test_weights_that_only_a_gpu_packs_are_predicted_by_their_shapes() -> None:
 
 
 def products_time_s(module: nn.Module, example: tuple[Tensor, Any]) -> float:
-    graph = Predictor(workload_of(module, lambda output: output.sum(), example), StepRequest(Eager())).graph
+    graph = Predictor(workload_of(module, lambda output: output.sum(), example), StepRequest(Eager())).graph_on()
     cost = RooflineCost(as_device("h100"), configuration.load("framework", "pytorch").efficiency)
     products = [task for task in graph.tasks if task.kind is Kind.LINEAR]
     assert len(products) == 5

@@ -69,7 +69,7 @@ def test_a_layer_adds_up_its_features_twice_in_each_of_its_three_passes() -> Non
     ranks = ranks_of(module, cluster, parallel={"tp": 2})
     graph = Predictor(
         Workload("gpt", module, TokenLoss(single=True), (tokens,), (tokens,)), StepRequest(PyTorch()), ranks
-    ).graph
+    ).graph_on()
     plain = graph.plain or graph
     collectives = [task.collective for task in plain.tasks if task.collective]
     sums_bytes = Counter(each.size_bytes for each in collectives)

@@ -84,7 +84,7 @@ def test_metrics_follow_the_last_gradient_and_hold_eight_bytes_for_a_logit() -> 
         network = MPT(**SMALL)
         tokens = torch.zeros(2, 32, dtype=torch.long)
     workload = Workload("mpt", network, TokenLoss(), (tokens,), (tokens,), precision=Precision.BF16)
-    captured = Predictor(workload, StepRequest(PyTorch())).graph
+    captured = Predictor(workload, StepRequest(PyTorch())).graph_on()
     graph = captured.plain or captured
     metrics = [task for task in graph.tasks if task.name.endswith("_log_softmax")]
     assert len(metrics) == 2

@@ -66,7 +66,7 @@ def test_a_rank_holds_the_states_of_its_part_alone() -> None:
 
 
 def test_all_weights_are_gathered_behind_the_update() -> None:
-    graph = predictor(partition_optimizer=True).graph
+    graph = predictor(partition_optimizer=True).graph_on()
     last = graph.tasks[-1]
     assert last.collective is not None
     weights = sum(weight.numel() for weight in module().parameters())
@@ -74,7 +74,7 @@ def test_all_weights_are_gathered_behind_the_update() -> None:
     assert len(last.reads) == 2 * (LAYERS + 1)
     names = {block.index: block.name for block in graph.blocks}
     assert {names[block] for block in set(last.reads) - set(last.writes)} == {"12.weight"}  # its own
-    assert "weights:all-gather" not in {task.name for task in predictor().graph.tasks}
+    assert "weights:all-gather" not in {task.name for task in predictor().graph_on().tasks}
 
 
 def test_parts_are_as_equal_as_whole_weights_allow() -> None:

@@ -65,7 +65,7 @@ def rank_graph(module: nn.Module, width: int, parallel: dict[str, int], precisio
         (inputs,),
         precision=None if precision is None else Precision.of_step(precision),
     )
-    return Predictor(workload, StepRequest(PyTorch(), optimizer=ADAM), ranks).graph
+    return Predictor(workload, StepRequest(PyTorch(), optimizer=ADAM), ranks).graph_on()
 
 
 def bytes_of(graph: TaskGraph, *roles: Role) -> int:

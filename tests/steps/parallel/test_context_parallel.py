@@ -41,7 +41,7 @@ def graph_of(parallel: Mapping[str, int]) -> TaskGraph:
     ranks = ranks_of(LLAMA, HOST_OF_FOUR, parallel=parallel)
     batch = (tokens(LENGTH),)
     workload = Workload("llama", LLAMA, TokenLoss(), batch, batch, precision=Precision.of_step("bf16"))
-    return Predictor(workload, StepRequest(PyTorch()), ranks=ranks).graph
+    return Predictor(workload, StepRequest(PyTorch()), ranks=ranks).graph_on()
 
 
 def test_attention_is_a_ring_over_the_parts_of_a_sequence() -> None:

@@ -66,7 +66,9 @@ def predicted(parallel: Mapping[str, int], cluster: Cluster = HOST_OF_FOUR) -> P
 def graph_of(parallel: Mapping[str, int]) -> TaskGraph:
     module = mixture()
     workload = Workload("mixture", module, loss, (tokens(),), (tokens(),))
-    return Predictor(workload, StepRequest(PyTorch()), ranks=ranks_of(module, HOST_OF_FOUR, parallel=parallel)).graph
+    return Predictor(
+        workload, StepRequest(PyTorch()), ranks=ranks_of(module, HOST_OF_FOUR, parallel=parallel)
+    ).graph_on()
 
 
 @pytest.mark.parametrize("kind", KINDS)

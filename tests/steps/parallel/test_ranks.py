@@ -105,9 +105,8 @@ def test_one_bucket_is_exchanged_behind_the_backward_pass() -> None:
         )
         for size in (None, 1 << 40)
     )
-    counts = [
-        sum(task.collective is not None for task in (each.graph.plain or each.graph).tasks) for each in (buckets, one)
-    ]
+    graphs = (each.graph_on() for each in (buckets, one))
+    counts = [sum(task.collective is not None for task in (graph.plain or graph).tasks) for graph in graphs]
     assert counts[0] > counts[1] == 1
 
 
