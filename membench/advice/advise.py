@@ -18,7 +18,6 @@ from membench.advice.device.planning import PlainNumbers, Target
 from membench.advice.device.processes import Planners
 from membench.advice.device.programs import Programs
 from membench.advice.device.regions import SameMemory, SameTime, recomputes
-from membench.advice.device.trust import trusts
 from membench.advice.pool.work import Work
 from membench.core import configuration
 from membench.core.errors import MembenchError
@@ -247,7 +246,6 @@ class Adviser:
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),
             plans=tuple(self._bound(each) for each in ranked(plans)),
             refused={name: each for name, each in outcomes.items() if isinstance(each, Refusal)},
-            trust=trusts(workload.name, target.device.name),
             trains=workload.trains,
             sharded_bytes={} if found["fits"] else sharded_bytes(runs[-1].schedule.graph),
             **found,

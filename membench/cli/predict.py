@@ -11,7 +11,8 @@ Takes the options of `membench run`, --config-dir FOLDER included. The step is P
 (strategy=pytorch) and without an optimizer; kernels=inductor predicts it as torch.compile runs it. Nothing runs and
 nothing is allocated. Three sizes of memory: allocated by the step's tensors, reserved for them by PyTorch's caching
 allocator, and used by the process as nvidia-smi shows. breakdown=true adds the time of each operator, with what it
-computes and moves.
+computes and moves. Behind what the card shows and behind the step time stand the bounds between which 90 % of published
+steps of this kind lie, relative to their predictions.
 
 accumulate=4 is a step of as many micro-batches of batch_size samples each.
 
@@ -43,6 +44,7 @@ from membench.cli.words import FLAG, take_options
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration
 from membench.core.units import format_bytes, format_seconds
+from membench.steps.predicted.intervals import chance_in_words, in_words
 from membench.sweep.composition import cell_configuration
 
 if TYPE_CHECKING:
@@ -160,19 +162,22 @@ def _of_ranks(ranks: "Ranks", prediction: "Prediction") -> Iterator[tuple[str, s
 
 
 def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
-    capacity = format_bytes(prediction.capacity_bytes)
-    yield "fits", f"yes, in {capacity}" if prediction.fits else f"no, not in {capacity}"
+    capacity, chance = format_bytes(prediction.capacity_bytes), chance_in_words(prediction.fit_probability)
+    yield "fits", (f"yes, in {capacity}" if prediction.fits else f"no, not in {capacity}") + chance
     yield "allocated", _exact(prediction.allocated_bytes)
     parts = sorted(prediction.parts_bytes.items(), key=lambda part: -part[1])
     yield "made up of", " + ".join(f"{format_bytes(size)} of {name}" for name, size in parts)
-    yield "reserved", _exact(prediction.reserved_bytes)
+    interval = f", {in_words(prediction.shown_interval_bytes, format_bytes)}"
+    is_known = prediction.used_bytes is not None
+    yield "reserved", _exact(prediction.reserved_bytes) + ("" if is_known else interval)
     if prediction.used_bytes is None:
         yield "used", "not known: conf/device has no context_bytes for this device"
     else:
-        yield "used", _exact(prediction.used_bytes)
+        yield "used", _exact(prediction.used_bytes) + interval
     if prediction.host_bytes:
         yield "host memory", _exact(prediction.host_bytes)
-    yield "step time", format_seconds(prediction.step_time_s)
+    of_time = in_words(prediction.step_time_interval_s, format_seconds)
+    yield "step time", f"{format_seconds(prediction.step_time_s)}, {of_time}"
     if prediction.depends_on_values:
         yield "holds for", "this batch: sizes depend on its values"
     if prediction.priced_by_bytes:

@@ -21,8 +21,6 @@ IS_INSTALLED = (_PACKAGE / "conf").is_dir()
 ROOT = Path() if IS_INSTALLED else _PACKAGE.parent
 """Where ``experiments/``, ``results/`` and ``outputs/`` lie: in the checkout, or else in the current directory."""
 CONF_DIRECTORY = (_PACKAGE if IS_INSTALLED else ROOT) / "conf"
-VALIDATED = (_PACKAGE if IS_INSTALLED else ROOT) / "results" / "validation"
-"""The committed tables of predictions against published measurements, which the wheel holds too."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

@@ -1,12 +1,12 @@
 """The nouns of an advice, all of them simulated numbers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from membench.advice.device.trust import Trust
 from membench.core.errors import MembenchError
 from membench.core.units import per_second
+from membench.steps.predicted.intervals import TIME, Interval, ratios_of
 from membench.steps.predicted.prediction import Prediction
 
 
@@ -147,7 +147,6 @@ class Advice:
         plans: plans of the methods that fit, the fastest first; of those within a thousandth plain PyTorch, then that
             with the lowest peak.
         refused: why the others do not fit, by name.
-        trust: how far published measurements differ from such predictions.
         trains: whether the step computes gradients.
         recomputes: whether the program runs a part of the forward pass again, by `torch.utils.checkpoint`; plain
             PyTorch is the program as it is.
@@ -173,7 +172,6 @@ class Advice:
     largest_batch: int | None
     plans: tuple[AdvisedPlan, ...]
     refused: Mapping[str, Refusal]
-    trust: tuple[Trust, ...]
     trains: bool = True
     recomputes: bool = False
     in_its_memory: AdvisedPlan | None = None
@@ -202,6 +200,11 @@ class Advice:
     def step_time_s(self) -> float:
         """Of plain PyTorch, on a device that has the memory if this one has not."""
         return self.plain.step_time_s
+
+    def time_interval_s(self, plan: AdvisedPlan) -> Interval:
+        """Return the bounds of a plan's step time; see `membench.Prediction.step_time_interval_s`."""
+        kind = replace(self.plain.kind, copies=plan.copied_bytes > 0)
+        return ratios_of(TIME, kind).interval(plan.step_time_s)
 
     @property
     def allocated_bytes(self) -> int:

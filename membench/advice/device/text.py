@@ -8,6 +8,7 @@ from typing import Any
 from membench.advice.device.advice import Advice, AdvisedPlan, Lever, Refusal
 from membench.core.hardware.allocator import AllocatorSettings
 from membench.core.units import format_bytes, format_seconds, per_second
+from membench.steps.predicted.intervals import INSIDE, MEMORY, TIME, chance_in_words, in_words, ratios_of
 from membench.sweep.results.listing import table
 
 HEADER = (
@@ -31,6 +32,7 @@ def lines(advice: Advice) -> Iterator[str]:
             yield f"  with nothing to offload, recompute or encode, the same: {', '.join(idle)}"
     else:
         yield "No method fits."
+    yield from (f"  {line}" for line in undecided(advice))
     if any(not each.is_exact for each in advice.plans):
         yield "  * other results than plain PyTorch's: numbers are rounded, or batch norm sees parts of the batch"
     yield from (f"  {line}" for line in needs(advice))
@@ -72,17 +74,37 @@ def environment(allocator: str) -> list[str]:
     return [f"# with PYTORCH_ALLOC_CONF={allocator}"] if allocator else []
 
 
+def undecided(advice: Advice) -> Iterator[str]:
+    """Yield which neighbours in the order by time have intervals that overlap: the first and last of each such row."""
+    rows: list[list[AdvisedPlan]] = []
+    for plan in _shown(advice.plans):
+        if rows and advice.time_interval_s(plan)[0] <= advice.time_interval_s(rows[-1][-1])[1]:
+            rows[-1].append(plan)
+        else:
+            rows.append([plan])
+    if open_rows := [f"{row[0].name} to {row[-1].name}" for row in rows if len(row) > 1]:
+        yield f"90% intervals of neighbours' times overlap, so that their order may be another: {', '.join(open_rows)}"
+
+
 def trust(advice: Advice) -> list[str]:
     """Return sentences on how far published measurements differ from such predictions."""
-    found = [each.sentence() for each in advice.trust]
-    none = f"No published measurement of this kind of network, nor of any on the {advice.device}, has been compared."
-    kernels = ", ".join(advice.plain.priced_by_bytes)
+    plain = advice.plain
+    plain = advice.plain
+    time, memory = (
+        "{:.2f} to {:.2f}".format(*ratios_of(quantity, plain.kind).interval(1.0)) for quantity in (TIME, MEMORY)
+    )
+    found = (
+        f"{INSIDE:.0%} of published steps of this kind ({plain.kind}) took {time} times the predicted time, and "
+        f"{memory} times the predicted memory (results/validation/README.md)."
+    )
+    kernels = ", ".join(plain.priced_by_bytes)
     unknown = [f"Kernels of libraries, priced by the bytes that they move alone: {kernels}."] if kernels else []
-    return [*(found or [none]), *unknown, *advice.plain.unpredicted]
+    return [found, *unknown, *plain.unpredicted]
 
 
 def values(advice: Advice) -> dict[str, Any]:
     """Return the advice as values that JSON has; bytes and seconds are in the names."""
+    plain = advice.plain
     head = (
         "model", "device", "batch_size", "precision", "optimizer", "is_compiled", "machine", "allocator",
         "budget_bytes", "fits", "allocated_bytes", "reserved_bytes", "used_bytes", "capacity_bytes",
@@ -90,29 +112,33 @@ def values(advice: Advice) -> dict[str, Any]:
     )  # fmt: skip
     return {
         **{name: getattr(advice, name) for name in head},
+        "step_time_interval_s": plain.step_time_interval_s,
+        "shown_interval_bytes": plain.shown_interval_bytes,
+        "fit_probability": plain.fit_probability,
         "parts_bytes": dict(advice.parts_bytes),
         "activations_bytes": dict(advice.activations_bytes),
         "recomputes": advice.recomputes,
-        "in_its_memory": advice.in_its_memory and _plan_values(advice.in_its_memory),
-        "in_its_time": advice.in_its_time and _plan_values(advice.in_its_time),
-        "plans": [_plan_values(plan) for plan in advice.plans],
+        "in_its_memory": advice.in_its_memory and _plan_values(advice, advice.in_its_memory),
+        "in_its_time": advice.in_its_time and _plan_values(advice, advice.in_its_time),
+        "plans": [_plan_values(advice, plan) for plan in advice.plans],
         "levers": [asdict(lever) for lever in advice.levers],
         "not_tried": advice.not_tried,
         "sharded_bytes": dict(advice.sharded_bytes),
         "refused": {name: asdict(each) for name, each in advice.refused.items()},
         "code": code(advice, advice.best) if advice.best else [],
-        "trust": [{**each.values(), "sentence": each.sentence()} for each in advice.trust],
+        "trust": trust(advice),
     }
 
 
-def _plan_values(plan: AdvisedPlan) -> dict[str, Any]:
+def _plan_values(advice: Advice, plan: AdvisedPlan) -> dict[str, Any]:
     names = (
         "name", "peak_bytes", "reserved_bytes", "used_bytes", "budget_bytes", "step_time_s", "samples_per_s",
         "copied_bytes", "exposed_copy_time_s", "host_bytes", "micro_batch", "gap", "is_exact", "is_idle",
         "moves_weights", "divides_batch", "largest_batch", "larger_may_fit",
     )  # fmt: skip
     parts = [{"samples": samples, "count": count} for samples, count in plan.micro_batches]
-    return {**{name: getattr(plan, name) for name in names}, "micro_batches": parts}
+    values = {name: getattr(plan, name) for name in names}
+    return {**values, "step_time_interval_s": advice.time_interval_s(plan), "micro_batches": parts}
 
 
 def step_words(advice: Advice) -> list[str]:
@@ -136,7 +162,8 @@ def facts(advice: Advice) -> Iterator[tuple[str, str]]:
     if advice.budget_bytes is not None:
         room = f"a budget of {format_bytes(advice.budget_bytes)} (the device has {format_bytes(advice.capacity_bytes)})"
     program = "your program" if advice.recomputes else "plain PyTorch"
-    yield program, f"fits {room}" if advice.fits else f"does not fit {room}"
+    chance = chance_in_words(advice.plain.fit_probability) if advice.budget_bytes is None else ""
+    yield program, (f"fits {room}" if advice.fits else f"does not fit {room}") + chance
     yield "allocated", format_bytes(advice.allocated_bytes)
     parts = sorted(advice.parts_bytes.items(), key=lambda part: -part[1])
     yield "made up of", " + ".join(f"{format_bytes(size)} of {name}" for name, size in parts)
@@ -152,11 +179,13 @@ def facts(advice: Advice) -> Iterator[tuple[str, str]]:
     else:
         yield (
             "used",
-            f"{format_bytes(advice.used_bytes)}, with a context of {format_bytes(advice.context_bytes or 0)}",
+            f"{format_bytes(advice.used_bytes)}, {in_words(advice.plain.shown_interval_bytes, format_bytes)}; with a "
+            f"context of {format_bytes(advice.context_bytes or 0)}",
         )
     yield (
         "step time",
-        f"{format_seconds(advice.step_time_s)}, {per_second(advice.batch_size, advice.step_time_s):,.1f} samples/s",
+        f"{format_seconds(advice.step_time_s)}, {in_words(advice.plain.step_time_interval_s, format_seconds)}; "
+        f"{per_second(advice.batch_size, advice.step_time_s):,.1f} samples/s",
     )
     if advice.plain.depends_on_values:
         yield "holds for", "this batch: sizes depend on its values"
@@ -182,8 +211,12 @@ def _in_place_of_regions(advice: Advice) -> Iterator[tuple[str, str]]:
 
 def cells(plans: Sequence[AdvisedPlan]) -> list[tuple[str, ...]]:
     """Return the rows of the table, its header first; of methods that change nothing, the fastest stands for all."""
+    return [HEADER, *map(_row, _shown(plans))]
+
+
+def _shown(plans: Sequence[AdvisedPlan]) -> list[AdvisedPlan]:
     idle = [plan for plan in plans if plan.is_idle]
-    return [HEADER, *(_row(plan) for plan in plans if plan not in idle[1:])]
+    return [plan for plan in plans if plan not in idle[1:]]
 
 
 LEVER_HEADER = ("change", "peak", "step time", "fits", "option", "effect")

@@ -5,11 +5,12 @@
     membench validate dataset=schedtune rows=20   20 rows of one, spread over it: prints the errors, writes no results
     membench validate dataset=torchtune row=3     one row by its number in the results, and its operators' times
     membench validate rerun=all workers=4
+    membench validate rerun=none                  predicts nothing: the page and all else from the tables that are there
 
-Writes results/validation: a table for each data set, with a line for each row; a summary; a page. Draws
-paper_figs/validation. A prediction is kept in outputs/records/validation and made again when the code or a constant
-that decides it has changed. Needs a checkout of the repository, and timm and transformers:
-pip install 'membench[zoo,tuning]'.
+Writes results/validation: a table for each data set, with a line for each row; a summary; a page. Writes the intervals
+of predictions, conf/intervals.yaml, and draws paper_figs/validation. A prediction is kept in outputs/records/validation
+and made again when the code or a constant that decides it has changed; those of data sets that are not named are taken
+from their tables. Needs a checkout of the repository, and timm and transformers: pip install 'membench[zoo,tuning]'.
 """
 
 import subprocess
@@ -24,11 +25,11 @@ from membench.core.checks import choice
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.core.files import shown
-from membench.sweep.results.records import Rerun
+from membench.steps.predicted.intervals import INTERVALS
 
 if TYPE_CHECKING:
     from membench.lab.validation.dataset import DataSet
-    from membench.lab.validation.errors import Summary
+    from membench.lab.validation.errors import Comparison, Summary
 
 _Row = TypeVar("_Row")
 
@@ -58,14 +59,14 @@ class Options:
         rows: the most rows of each data set, spread over it; None: all.
         row: number of a single row of a single data set, of which the operators are printed; None: there is none.
         workers: processes at a time.
-        rerun: rows with a current prediction run again with ``all``.
+        rerun: ``all``: rows with a current prediction run again; ``none``: no row runs, predictions are the tables'.
     """
 
     dataset: tuple[Annotated[str, _read_dataset], ...] = ()
     rows: int | None = None
     row: Annotated[int | None, _read_row] = None
     workers: int = 2
-    rerun: Literal[Rerun.MISSING, Rerun.ALL] = Rerun.MISSING
+    rerun: Literal["missing", "all", "none"] = "missing"
 
 
 def parse(words: Sequence[str]) -> Options:
@@ -81,31 +82,56 @@ def run(settings: Options) -> int:
     """Predict the rows, print the errors, write and draw them if all rows ran, and return the exit code."""
     # pandas and torch take seconds, which a wrong word need not wait for
     from membench.lab.validation.dataset import known_datasets, load_dataset
-    from membench.lab.validation.errors import comparisons, summaries
-    from membench.lab.validation.page import write_page
-    from membench.lab.validation.predicting import predict_rows
-    from membench.lab.validation.predictions import Predictions
-    from membench.lab.validation.tables import write_rows, write_summary
+    from membench.lab.validation.errors import summaries
 
     known = known_datasets(DATASETS)
     datasets = [load_dataset(DATASETS, name) for name in settings.dataset or known]
     if settings.row is not None:
         print("\n".join(_row_lines(datasets[0], settings.row)))
         return 0
-    chosen = [row for data in datasets for row in _spread(data.rows, settings.rows)]
-    predictions = Predictions(RECORDS, predict_rows)
-    made = iter(predictions.of(chosen, workers=settings.workers, again=settings.rerun is Rerun.ALL))
-    compared = [(data, comparisons(data, _spread(data.rows, settings.rows), made)) for data in datasets]
-    found = [line for data, rows in compared for line in summaries(data, rows)]
-    print("\n".join(_lines(found)))
+    compared = _compared(datasets, settings)
+    print("\n".join(_lines([line for data, rows in compared for line in summaries(data, rows)])))
     if settings.rows is not None:
         return 0
+    names = [data.name for data in datasets]
+    others = [name for name in known if name not in names and (RESULTS / f"{name}.csv").exists()]
+    kept = _compared([load_dataset(DATASETS, name) for name in others], Options(rerun="none"))
+    _write(sorted([*compared, *kept], key=lambda each: known.index(each[0].name)))
+    print(f"every row and the summary in {shown(RESULTS)}, intervals in {shown(INTERVALS)}")
+    return subprocess.run([sys.executable, "-m", "paper_figs", "validation"], cwd=ROOT, check=False).returncode
+
+
+def _compared(datasets: "Sequence[DataSet]", settings: Options) -> "list[tuple[DataSet, Sequence[Comparison]]]":
+    """Return data sets with their rows and predictions, which are made, or read from the tables."""
+    from membench.lab.validation.errors import comparisons
+    from membench.lab.validation.predicting import predict_rows
+    from membench.lab.validation.predictions import Predictions
+    from membench.lab.validation.tables import as_written, read_predictions
+
+    if settings.rerun == "none":
+        kept = [each for data in datasets for each in _spread(read_predictions(data, RESULTS), settings.rows)]
+        made = iter(kept)
+    else:
+        chosen = [row for data in datasets for row in _spread(data.rows, settings.rows)]
+        predictions = Predictions(RECORDS, predict_rows)
+        made = map(as_written, predictions.of(chosen, workers=settings.workers, again=settings.rerun == "all"))
+    return [(data, comparisons(data, _spread(data.rows, settings.rows), made)) for data in datasets]
+
+
+def _write(compared: "Sequence[tuple[DataSet, Sequence[Comparison]]]") -> None:
+    """Write the results of all data sets, and the intervals that follow from them."""
+    from membench.lab.validation.errors import summaries
+    from membench.lab.validation.intervals import with_intervals, write_intervals
+    from membench.lab.validation.page import write_page
+    from membench.lab.validation.tables import write_rows, write_summary
+
+    compared = with_intervals(compared)
+    found = [line for data, rows in compared for line in summaries(data, rows)]
     for data, rows in compared:
         write_rows(data, rows, RESULTS)
-    write_summary(found, RESULTS, known)
-    write_page(compared, found, DATASETS, RESULTS, known)
-    print(f"every row and the summary in {shown(RESULTS)}, figures in paper_figs/validation")
-    return subprocess.run([sys.executable, "-m", "paper_figs", "validation"], cwd=ROOT, check=False).returncode
+    write_summary(found, RESULTS)
+    write_page(compared, found, DATASETS, RESULTS)
+    write_intervals(compared, INTERVALS)
 
 
 def _row_lines(data: "DataSet", number: int) -> Iterator[str]:

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from membench.advice.known_errors import QUANTITIES
 from membench.core.configuration import read_options
 from membench.core.errors import MembenchError, near
-from membench.lab.validation.rows import Row, read_rows
+from membench.lab.validation.rows import QUANTITIES, Row, read_rows
 
 FITTED = "fitted.yaml"
 """The file that lists rows on which constants were fitted, in the folder of the data sets."""

@@ -1,18 +1,22 @@
 """Errors of predictions: relative to what was measured, and their distribution over many rows."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 
-from membench.advice.known_errors import Distribution, family
 from membench.lab.validation.dataset import DataSet
+from membench.lab.validation.distribution import Distribution
 from membench.lab.validation.predictions import RowPrediction
 from membench.lab.validation.rows import Row
+from membench.steps.predicted.intervals import Interval
 
 ROOFLINE = "roofline_time_s"
 
 PAIRS_DIFFER_BY = 0.1
 """Measured rates of a pair whose order is judged."""
+
+_PREFIXES = re.compile(r"^(?:tf|gluon|legacy|swsl|ssl|ig|tv|adv)_")
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,14 @@ class Comparison:
     Attributes:
         fitted: quantities of this row on which a constant was fitted.
         base: that of the row that it is compared with; None: there is none.
+        intervals: by quantity, the bounds of its value that are predicted without knowing the row's data set.
     """
 
     row: Row
     prediction: RowPrediction
     fitted: frozenset[str] = frozenset()
     base: "Comparison | None" = None
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
     @property
     def family(self) -> str:
@@ -56,6 +62,13 @@ class Comparison:
         """
         measured, simulated = self.row.measured.get(quantity), self.prediction.values.get(by or quantity)
         return None if measured is None or simulated is None else simulated / measured - 1
+
+    def is_inside(self, quantity: str) -> bool | None:
+        """Return whether a measured value lies in its interval; None: it has none."""
+        if quantity not in self.intervals:
+            return None
+        low, high = self.intervals[quantity]
+        return low <= self.row.measured[quantity] <= high
 
     def measured_change(self, quantity: str) -> float | None:
         """Return the measured value of a quantity over that of the base, None without one of the two."""
@@ -95,6 +108,7 @@ class Summary:
         ours: None: there is none.
         roofline: errors of a plain roofline, for times.
         fits_right: fraction of rows whose `Comparison.fits_right` holds; None: not published for this data set.
+        inside: fraction of rows whose measured value lies in its interval; None: there are no intervals.
     """
 
     dataset: str
@@ -104,7 +118,15 @@ class Summary:
     ours: Distribution | None
     roofline: Distribution | None
     fits_right: float | None
+    inside: float | None = None
     directions_right: float | None = None
+
+
+def family(network: str) -> str:
+    """Return the letters that a network's name begins with, without a prefix that names the origin of its weights."""
+    plain = _PREFIXES.sub("", network.lower())
+    found = re.match(r"[a-z]+", plain)
+    return found.group() if found else plain
 
 
 def comparisons(dataset: DataSet, rows: Iterable[Row], predictions: Iterator[RowPrediction]) -> list[Comparison]:
@@ -173,7 +195,6 @@ def _of_quantity(dataset: DataSet, quantity: str, comparisons: Sequence[Comparis
 
 
 def _changes(dataset: str, quantity: str, members: Sequence[Comparison]) -> Summary:
-    right = [each for each in (member.direction_right(quantity) for member in members) if each is not None]
     return Summary(
         dataset,
         "changes",
@@ -182,7 +203,7 @@ def _changes(dataset: str, quantity: str, members: Sequence[Comparison]) -> Summ
         ours=Distribution.of(each.change_error(quantity) for each in members),
         roofline=None,
         fits_right=None,
-        directions_right=sum(right) / len(right) if right else None,
+        directions_right=_fraction(each.direction_right(quantity) for each in members),
     )
 
 
@@ -194,7 +215,6 @@ def _by(
 
 
 def _summary(dataset: str, part: str, quantity: str, members: Sequence[Comparison], *, has_limit: bool) -> Summary:
-    right = [each.fits_right for each in members if each.fits_right is not None]
     is_time = quantity == "step_time_s"
     return Summary(
         dataset,
@@ -203,5 +223,12 @@ def _summary(dataset: str, part: str, quantity: str, members: Sequence[Compariso
         not_run=sum(not each.prediction.values for each in members),
         ours=Distribution.of(each.error(quantity) for each in members),
         roofline=Distribution.of(each.error(quantity, ROOFLINE) for each in members) if is_time else None,
-        fits_right=sum(right) / len(right) if right and has_limit else None,
+        fits_right=_fraction(each.fits_right for each in members) if has_limit else None,
+        inside=_fraction(each.is_inside(quantity) for each in members),
     )
+
+
+def _fraction(found: Iterable[bool | None]) -> float | None:
+    """Return the fraction of those that hold among those that are known; None if none is."""
+    known = [each for each in found if each is not None]
+    return sum(known) / len(known) if known else None

@@ -10,10 +10,11 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from membench.advice.known_errors import LARGEST
 from membench.core.files import write_whole
 from membench.lab.validation.dataset import DataSet
+from membench.lab.validation.distribution import Distribution
 from membench.lab.validation.errors import Comparison, Summary, order_of
+from membench.lab.validation.rows import LARGEST, QUANTITIES
 
 PAGE = "README.md"
 PUBLISHED = "published.yaml"
@@ -27,24 +28,17 @@ _QUANTITIES = {
 }
 _LEAST_ROWS = 4
 """Of a family, to have a line."""
-_EVERY_ROW = re.compile(r"\[Every row\]\((\w+)\.csv\)")
-"""In the section of a data set, with its name."""
 
 
 def write_page(
-    compared: Sequence[tuple[DataSet, Sequence[Comparison]]],
-    found: Sequence[Summary],
-    published: Path,
-    folder: Path,
-    known: Sequence[str],
+    compared: Sequence[tuple[DataSet, Sequence[Comparison]]], found: Sequence[Summary], published: Path, folder: Path
 ) -> None:
-    """Write ``<folder>/README.md``; what it has of other data sets stays as it is.
+    """Write ``<folder>/README.md``.
 
     Args:
         compared: each data set with its rows.
         found: the summaries of all data sets.
         published: the folder of the data sets.
-        known: the names of all data sets, in order.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -55,7 +49,8 @@ def write_page(
     environment.filters.update(
         percent=_percent,
         quantity=_QUANTITIES.__getitem__,
-        ours=lambda line, name: _percent(getattr(line.ours, name)) if line.ours else "",
+        median=_median,
+        p90=lambda line: _percent(line.ours.p90) if line.ours else "",
         within=lambda line, position: _percent(line.ours.within[position]) if line.ours else "",
         bias=lambda line: f"{100 * line.ours.bias:+.1f} %" if line.ours else "",
     )
@@ -63,35 +58,11 @@ def write_page(
         glance=[line for line in found if line.part in ("judged", "fitted", "changes")],
         published=yaml.safe_load((published / PUBLISHED).read_text()),
         suffixes={"judged": "", "fitted": ", rows fitted on", "changes": ", changes"},
+        coverage=coverage([each for _, rows in compared for each in rows]),
         sets=[_set(data, rows, found) for data, rows in compared],
     )
-    page = folder / PAGE
-    whole = _with_others(text, page.read_text() if page.exists() else "", known)
-    write_whole(page, re.sub(r"\n{3,}", "\n\n", whole))  # a part that a data set lacks leaves its empty lines
-
-
-def _with_others(text: str, earlier: str, known: Sequence[str]) -> str:
-    """Return a page with what an earlier one has of data sets that it lacks, in the order of all of them."""
-    intro, glance, sections = _parts(text)
-    _, other_glance, other_sections = _parts(earlier)
-    lines = glance + [(name, line) for name, line in other_glance if name in known and name not in sections]
-    lines.sort(key=lambda each: known.index(each[0]))
-    head = intro.replace("\n".join(line for _, line in glance), "\n".join(line for _, line in lines))
-    named = {**other_sections, **sections}
-    return "\n\n".join([head.strip(), *(named[name] for name in known if name in named)]) + "\n"
-
-
-def _parts(page: str) -> tuple[str, list[tuple[str, str]], dict[str, str]]:
-    """Return what precedes the data sets' sections, the lines in it, and the sections with their data sets' names."""
-    intro, *parts = re.split(r"(?m)^(?=## )", page)
-    sections: dict[str, str] = {}
-    for part in parts:
-        if match := _EVERY_ROW.search(part):
-            sections[match[1]] = part.strip()
-        else:
-            intro += part
-    lines = [(line[2:].split(" ")[0].rstrip(","), line) for line in intro.splitlines() if line[:2] == "| "]
-    return intro, [each for each in lines if each[0] in sections], sections
+    # a part that a data set lacks leaves its empty lines
+    write_whole(folder / PAGE, re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n")
 
 
 def _set(data: DataSet, comparisons: Sequence[Comparison], found: Sequence[Summary]) -> dict[str, Any]:
@@ -124,6 +95,26 @@ def _set(data: DataSet, comparisons: Sequence[Comparison], found: Sequence[Summa
         "order": order_of(comparisons),
         "not_run": not_run,
     }
+
+
+def coverage(comparisons: Sequence[Comparison]) -> dict[str, tuple[int, float]]:
+    """Return by title how many judged rows have an interval, and the fraction of them that lies inside."""
+    by_title = {"step time": QUANTITIES[:1], "memory": QUANTITIES[1:4]}
+    found = {
+        title: [inside for name in names for each in comparisons if (inside := each.is_inside(name)) is not None]
+        for title, names in by_title.items()
+    }
+    return {title: (len(rows), sum(rows) / len(rows)) for title, rows in found.items() if rows}
+
+
+def _median(found: Distribution | None) -> str:
+    """Return a median with its interval in percent."""
+    if found is None:
+        return ""
+    if found.median_interval is None:
+        return _percent(found.median)
+    low, high = found.median_interval
+    return f"{_percent(found.median)} ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def _percent(value: float) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from membench.advice.known_errors import LARGEST, QUANTITIES
 from membench.core import configuration
 from membench.core.checks import choice
 from membench.core.configuration import instantiate
@@ -21,7 +20,7 @@ from membench.core.record import Configuration
 from membench.core.step.kernels import Kernels
 from membench.core.step.optimizer import WeightUpdate
 from membench.lab.validation.predictions import RowPrediction
-from membench.lab.validation.rows import Row
+from membench.lab.validation.rows import LARGEST, QUANTITIES, Row
 from membench.steps.arguments import as_update
 from membench.steps.parallel.ranks import ONE_RANK, Ranks, ranks_of
 from membench.steps.predict import Predictor

@@ -14,10 +14,16 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from membench.advice.known_errors import LARGEST
 from membench.core import configuration
 from membench.core.checks import number
 from membench.core.record import Configuration
+
+LARGEST = "largest_parameters"
+"""The weights of the largest network that a device can train."""
+
+
+QUANTITIES = ("step_time_s", "allocated_bytes", "reserved_bytes", "used_bytes", LARGEST)
+"""What can have been measured, in its name's unit; all but `LARGEST` are attributes of `Prediction`."""
 
 PREVIOUS = "previous"
 """Of a description's ``compared_with``: each row is compared with the one before it."""

@@ -1,15 +1,18 @@
-"""Tables of a validation: a line for each row and quantity, and a summary of each data set."""
+"""Tables of a validation: a line for each row and quantity, and a summary of all data sets."""
 
-import csv
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
-from membench.advice.known_errors import WITHIN, Distribution
-from membench.core.tables import format_number, write_csv
+from membench.core.checks import number
+from membench.core.errors import MembenchError
+from membench.core.tables import format_number, read_csv, write_csv
 from membench.lab.validation.dataset import DataSet
+from membench.lab.validation.distribution import WITHIN, Distribution
 from membench.lab.validation.errors import ROOFLINE, Comparison, Summary
+from membench.lab.validation.predictions import RowPrediction
 
 SUMMARY = "summary"
 
@@ -36,6 +39,8 @@ def _lines(dataset: DataSet, comparison: Comparison) -> Iterator[dict[str, str]]
             "simulated_value": format_number(prediction.values.get(quantity)),
             "relative_error": _error(comparison.error(quantity)),
         }
+        low, high = comparison.intervals.get(quantity, (None, None))
+        line |= {"interval_low": format_number(low), "interval_high": format_number(high)}
         if quantity == "step_time_s":
             line["roofline_value"] = format_number(prediction.values.get(ROOFLINE))
             line["roofline_relative_error"] = _error(comparison.error(quantity, ROOFLINE))
@@ -52,20 +57,43 @@ def _lines(dataset: DataSet, comparison: Comparison) -> Iterator[dict[str, str]]
         yield line | {"fitted": _switch(quantity in comparison.fitted), "reason": prediction.reason}
 
 
-def write_summary(found: Sequence[Summary], folder: Path, known: Sequence[str]) -> None:
-    """Write ``<folder>/summary.csv``; lines of data sets that are not among the summaries stay as they are.
+def as_written(prediction: RowPrediction) -> RowPrediction:
+    """Return a prediction with the digits that tables have, so that results are the same if read from them."""
+    return replace(prediction, values={name: float(format_number(each)) for name, each in prediction.values.items()})
 
-    Args:
-        known: the names of all data sets, in order.
+
+def read_predictions(dataset: DataSet, folder: Path) -> list[RowPrediction]:
+    """Return the predictions of a data set that `write_rows` wrote, in the order of its rows.
+
+    Raises:
+        MembenchError: there is no such table, or not of these rows.
     """
-    path = folder / f"{SUMMARY}.csv"
-    lines = [_summary_line(each) for each in found]
-    if path.exists():
-        made = {line["dataset"] for line in lines}
-        with path.open() as file:
-            lines += [line for line in csv.DictReader(file) if line["dataset"] in {*known} - made]
-    lines.sort(key=lambda line: known.index(line["dataset"]))
-    write_csv(pd.DataFrame(lines), path)
+    path = folder / f"{dataset.name}.csv"
+    again = f"run membench validate dataset={dataset.name} first"
+    if not path.exists():
+        raise MembenchError(f"there is no {path}; {again}")
+    found: dict[str, RowPrediction] = {}
+    for line in read_csv(path, columns=("row", "quantity", "simulated_value", "reason"), numbers=("simulated_value",)):
+        earlier = found.get(line["row"], RowPrediction())
+        cells = {line["quantity"]: line["simulated_value"], ROOFLINE: line.get("roofline_value")}
+        found[line["row"]] = RowPrediction(
+            {**earlier.values, **{name: number(cell) for name, cell in cells.items() if cell}},
+            fits=_read_switch(line.get("simulated_fits")),
+            next_fits=_read_switch(line.get("simulated_next_fits")),
+            reason=line["reason"],
+        )
+    if list(found) != [str(row.number) for row in dataset.rows]:
+        raise MembenchError(f"{path} has other rows than the data set; {again}")
+    return list(found.values())
+
+
+def _read_switch(cell: str | None) -> bool | None:
+    return cell == "yes" if cell else None
+
+
+def write_summary(found: Sequence[Summary], folder: Path) -> None:
+    """Write ``<folder>/summary.csv``."""
+    write_csv(pd.DataFrame([_summary_line(each) for each in found]), folder / f"{SUMMARY}.csv")
 
 
 def _summary_line(summary: Summary) -> dict[str, str]:
@@ -74,18 +102,26 @@ def _summary_line(summary: Summary) -> dict[str, str]:
         "part": summary.part,
         "quantity": summary.quantity,
         **_distribution(summary.ours),
-        "roofline_median": _error(summary.roofline.median if summary.roofline else None),
+        **_median("roofline_median", summary.roofline),
+        "inside_interval": _error(summary.inside),
         "fits_right": _error(summary.fits_right),
         "not_run": str(summary.not_run),
     }
 
 
 def _distribution(found: Distribution | None) -> dict[str, str]:
-    names = ["rows", "median", "p90", "bias", *(f"within_{limit:.0%}".rstrip("%") for limit in WITHIN)]
-    if found is None:
-        return dict.fromkeys(names, "") | {"rows": "0"}
-    values = [_error(value) for value in (found.median, found.p90, found.bias, *found.within)]
-    return dict(zip(names, [str(found.rows), *values], strict=True))
+    names = ["p90", "bias", *(f"within_{limit:.0%}".rstrip("%") for limit in WITHIN)]
+    values = (found.p90, found.bias, *found.within) if found else [None] * len(names)
+    return {
+        "rows": str(found.rows if found else 0),
+        **_median("median", found),
+        **dict(zip(names, map(_error, values), strict=True)),
+    }
+
+
+def _median(name: str, found: Distribution | None) -> dict[str, str]:
+    low, high = (found and found.median_interval) or (None, None)
+    return {name: _error(found.median if found else None), f"{name}_low": _error(low), f"{name}_high": _error(high)}
 
 
 def _error(value: float | None) -> str:

@@ -16,6 +16,7 @@ from membench.planning.memory.device_memory import device_memory
 from membench.planning.memory.holders import held_at_peak_bytes, returned_in_objects_bytes
 from membench.planning.memory.liveness import host_peak_bytes
 from membench.steps.measurement import collectives_of
+from membench.steps.predicted.intervals import MEMORY, TIME, Interval, StepKind, has_published_times, ratios_of
 from membench.steps.simulated_step import SimulatedStep
 
 
@@ -38,6 +39,7 @@ class Prediction:
             the most.
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to
             `allocated_bytes`.
+        kind: by which errors of such predictions differ.
         cache_bytes: size of tensors that the step returns in objects: the keys and values of all sequences in a step of
             inference.
         depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
@@ -64,6 +66,7 @@ class Prediction:
     fits: bool
     capacity_bytes: int
     parts_bytes: Mapping[str, int]
+    kind: StepKind
     host_bytes: int = 0
     cache_bytes: int = 0
     depends_on_values: bool = False
@@ -77,6 +80,32 @@ class Prediction:
     def samples_per_s(self) -> float:
         """Samples of the batch per second."""
         return per_second(self.batch_size, self.step_time_s)
+
+    @property
+    def shown_bytes(self) -> int:
+        """What the card shows: `used_bytes`, or `reserved_bytes` where that is not known."""
+        return self.reserved_bytes if self.used_bytes is None else self.used_bytes
+
+    @property
+    def step_time_interval_s(self) -> Interval:
+        """The bounds between which nine of ten published steps of this kind lie, relative to their predictions."""
+        return ratios_of(TIME, self.kind).interval(self.step_time_s)
+
+    @property
+    def shown_interval_bytes(self) -> Interval:
+        """The same for `shown_bytes`."""
+        return ratios_of(MEMORY, self.kind).interval(self.shown_bytes)
+
+    @property
+    def fit_probability(self) -> float | None:
+        """The probability that the device has the memory; None: the size is not why the step does not fit.
+
+        A step that fits after the caching allocator has returned what it does not use takes at most the memory.
+        """
+        if not self.fits and self.shown_bytes <= self.capacity_bytes:
+            return None
+        shown_bytes = min(self.shown_bytes, self.capacity_bytes) if self.fits else self.shown_bytes
+        return ratios_of(MEMORY, self.kind).probability_within(self.capacity_bytes / max(shown_bytes, 1))
 
 
 def unpredicted_settings(graph: TaskGraph, allocator: AllocatorSettings) -> tuple[str, ...]:
@@ -135,6 +164,7 @@ def predicted(runs: tuple[RepeatedSchedule, ...], step: SimulatedStep, device: D
     """Return the prediction of a planned step, which was simulated, of a rank that is alone in its host."""
     largest = max((run.schedule for run in runs), key=lambda schedule: schedule.peak_bytes)
     memory = device_memory(runs, device)
+    host_bytes = max(host_peak_bytes(run.schedule) for run in runs)
     return Prediction(
         device=device.name,
         batch_size=sum(run.samples for run in runs),
@@ -145,7 +175,13 @@ def predicted(runs: tuple[RepeatedSchedule, ...], step: SimulatedStep, device: D
         fits=memory.fits,
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
-        host_bytes=max(host_peak_bytes(run.schedule) for run in runs),
+        kind=StepKind(
+            trains=largest.graph.mode is Mode.TRAINING,
+            several=False,
+            copies=host_bytes > 0,
+            measured=has_published_times(device.name),
+        ),
+        host_bytes=host_bytes,
         cache_bytes=returned_in_objects_bytes(largest.graph),
         depends_on_values=largest.graph.depends_on_values,
         priced_by_bytes=priced_by_bytes(largest.graph.tasks),

@@ -148,7 +148,11 @@ class RankStep:
         hosts = self.ranks.mesh.places_in_hosts(PIPELINED)
         held = [sum(n * each.host_bytes for n, each in zip(of, places, strict=True)) for of in hosts]
         has_room = max(held) <= as_machine(self.machine).memory_bytes
-        return [replace(each, host_bytes=max(held), fits=each.fits and has_room) for each in places]
+        several = self.ranks.mesh.cluster.devices > 1
+        return [
+            replace(each, host_bytes=max(held), fits=each.fits and has_room, kind=replace(each.kind, several=several))
+            for each in places
+        ]
 
     def _places(self, whole: TaskGraph, pipeline: Pipeline) -> list[Prediction]:
         """Return the prediction of each place in a pipeline, whose step ends with that of the last rank.

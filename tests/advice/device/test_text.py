@@ -8,9 +8,11 @@ from membench.advice.device.advice import Advice, AdvisedPlan, Lever, Refusal
 from membench.advice.device.text import code, lines, values
 from membench.core.errors import MembenchError
 from membench.core.units import GIB
+from membench.steps.predicted.intervals import StepKind
 from membench.steps.predicted.prediction import Prediction
 
-PLAIN = Prediction("t4", 8, 20 * GIB, 21 * GIB, None, 0.5, False, 16 * GIB, {"activations": 20 * GIB})
+KIND = StepKind(trains=True, several=False, copies=False, measured=False)
+PLAIN = Prediction("t4", 8, 20 * GIB, 21 * GIB, None, 0.5, False, 16 * GIB, {"activations": 20 * GIB}, KIND)
 PLAN = AdvisedPlan(
     "joint",
     8,
@@ -46,7 +48,6 @@ ADVICE = Advice(
         "dtr": Refusal("too large", 17 * GIB),
         "gist": Refusal("no ReLU", None),
     },
-    trust=(),
 )  # fmt: skip
 
 
@@ -67,11 +68,18 @@ def test_the_best_is_the_fastest_with_plain_pytorchs_results() -> None:
     assert "not for what the allocator reserves" not in text
     assert "2 x 4" in text and "2.0%" in text and "modnn *" in text
     assert "The fastest one that gives plain PyTorch's results, joint:" in text
-    assert "No published measurement" in text
+    assert "90% of published steps of this kind (training on one GPU" in text
     assert "channels_last=True" in "\n".join(code(ADVICE, PLAN))
     assert "optimizer=optimizer" in code(replace(ADVICE, optimizer="adamw"), PLAN)[1]
     assert "host_memory=64" in code(replace(ADVICE, host_memory_bytes=64), PLAN)[1]
     assert all(line.startswith("#") for line in code(replace(ADVICE, update_runs=False), PLAN))
+
+
+def test_an_order_that_intervals_leave_open_is_named() -> None:
+    far = replace(PLAN, name="ratel", step_time_s=40.0)
+    text = list(lines(replace(ADVICE, plans=(*ADVICE.plans, far))))
+    assert "  90% intervals of neighbours' times overlap, so that their order may be another: modnn to joint" in text
+    assert not any("overlap" in line for line in lines(replace(ADVICE, plans=(PLAN, far))))
 
 
 def test_methods_that_change_nothing_share_a_line() -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from membench.advice.known_errors import QUANTITIES
 from membench.core import configuration
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.lab.validation.dataset import FITTED, known_datasets, load_dataset
+from membench.lab.validation.rows import QUANTITIES
 from membench.sweep.cells.model import Model
 
 FOLDER = ROOT / "experiments" / "validation"

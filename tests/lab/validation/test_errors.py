@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.advice.known_errors import Distribution, family
 from membench.lab.validation.dataset import DataSet
-from membench.lab.validation.errors import Comparison, Order, comparisons, order_of, summaries
+from membench.lab.validation.distribution import Distribution
+from membench.lab.validation.errors import Comparison, Order, comparisons, family, order_of, summaries
 from membench.lab.validation.predictions import RowPrediction
 from membench.lab.validation.rows import Row
 

@@ -1,48 +1,62 @@
-"""The page and the summary of a validation of some data sets: what they have of the others stays."""
+"""The page and the tables of a validation: medians have intervals, and a table's predictions can be read again."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from membench.core.configuration import ROOT
+from membench.core.errors import MembenchError
 from membench.lab.validation.dataset import DataSet
-from membench.lab.validation.errors import Comparison, summaries
-from membench.lab.validation.page import write_page
+from membench.lab.validation.errors import ROOFLINE, Comparison, comparisons, summaries
+from membench.lab.validation.page import coverage, write_page
 from membench.lab.validation.predictions import RowPrediction
 from membench.lab.validation.rows import Row
-from membench.lab.validation.tables import write_summary
+from membench.lab.validation.tables import as_written, read_predictions, write_rows, write_summary
 
 PUBLISHED = ROOT / "experiments" / "validation"
-KNOWN = ["first", "second", "third"]
+MEASURED = {"step_time_s": 1.0, "used_bytes": 2e9}
+ROWS = tuple(Row(number, "resnet18", "t4", MEASURED, 16, {"batch_size": 8}) for number in range(4))
+DATA = DataSet("first", "Title of first", "somewhere", ROWS)
+MADE = [
+    RowPrediction({"step_time_s": 1 + number / 7, ROOFLINE: 0.123456789, "used_bytes": 2e9}, True, number > 1)
+    for number in range(3)
+] + [RowPrediction(reason="there is none")]
 
 
-def write(folder: Path, names: Sequence[str], simulated: float) -> tuple[str, str]:
-    compared = []
-    for name in names:
-        row = Row(0, "resnet18", "t4", {"step_time_s": 1.0}, None, {"batch_size": 8})
-        data = DataSet(name, f"Title of {name}", "somewhere", (row,))
-        compared.append((data, [Comparison(row, RowPrediction({"step_time_s": simulated}))]))
-    found = [line for data, rows in compared for line in summaries(data, rows)]
-    write_summary(found, folder, KNOWN)
-    write_page(compared, found, PUBLISHED, folder, KNOWN)
-    return (folder / "README.md").read_text(), (folder / "summary.csv").read_text()
+def compared() -> list[Comparison]:
+    intervals = {"step_time_s": (0.5, 1.2), "used_bytes": (1e9, 1.5e9)}
+    return [replace(each, intervals=intervals) for each in comparisons(DATA, ROWS, iter(MADE))]
 
 
-def test_the_results_of_other_data_sets_stay(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "other").mkdir()
-    write(tmp_path / "one", KNOWN, 1.5)
-    parts = write(tmp_path / "one", ["second"], 1.25)
-    write(tmp_path / "other", ["second"], 1.25)
-    write(tmp_path / "other", ["third"], 1.5)
-    assert parts == write(tmp_path / "other", ["first"], 1.5)
-    page, _ = parts
-    assert page.count("50.0 %") > page.count("25.0 %") > 0
-    assert page.index("Title of first") < page.index("Title of second") < page.index("Title of third")
+def test_a_table_gives_the_predictions_of_which_it_was_written(tmp_path: Path) -> None:
+    write_rows(DATA, compared(), tmp_path)
+    kept = read_predictions(DATA, tmp_path)
+    assert kept[:3] == [as_written(each) for each in MADE[:3]] and kept[3].reason == "there is none"
+    text = (tmp_path / "first.csv").read_text()
+    write_rows(DATA, [replace(each, prediction=found) for each, found in zip(compared(), kept, strict=True)], tmp_path)
+    assert (tmp_path / "first.csv").read_text() == text
 
 
-def test_a_data_set_that_is_gone_is_left_out(tmp_path: Path) -> None:
-    write(tmp_path, ["first"], 1.5)
-    text = (tmp_path / "README.md").read_text().replace("first", "gone")
-    (tmp_path / "README.md").write_text(text)
-    page, _ = write(tmp_path, ["second"], 1.25)
-    assert "gone" not in page and "Title of second" in page
+def test_a_table_of_other_rows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MembenchError, match="run membench validate dataset=first first"):
+        read_predictions(DATA, tmp_path)
+    write_rows(DATA, compared()[1:], tmp_path)
+    with pytest.raises(MembenchError, match="has other rows than the data set"):
+        read_predictions(DATA, tmp_path)
+
+
+def test_every_median_of_several_rows_has_an_interval(tmp_path: Path) -> None:
+    found = summaries(DATA, compared())
+    write_summary(found, tmp_path)
+    write_page([(DATA, compared())], found, PUBLISHED, tmp_path)
+    page = (tmp_path / "README.md").read_text()
+    glance = next(line for line in page.splitlines() if line.startswith("| first | step time |"))
+    assert "14.3 % (0.0 to 28.6)" in glance and "87.7 % (87.7 to 87.7)" in glance
+    assert "| 100.0 % | 87.7 %" in glance  # inside of their intervals
+    assert "median_low,median_high" in (tmp_path / "summary.csv").read_text()
+
+
+def test_the_fraction_inside_is_that_of_all_rows_with_an_interval() -> None:
+    assert coverage(compared()) == {"step time": (4, 1.0), "memory": (4, 0.0)}
+    assert coverage([replace(each, intervals={}) for each in compared()]) == {}

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from membench.advice.known_errors import LARGEST
 from membench.core import configuration
 from membench.lab.validation.predicting import largest_parameters, predict_rows, predictor_of
-from membench.lab.validation.rows import Row
+from membench.lab.validation.rows import LARGEST, Row
 
 SIZES = {"width": 256, "heads": 4, "vocabulary": 512}
 

@@ -1,20 +1,16 @@
-"""Errors of predictions beside published measurements: quantities, distributions, and families of networks."""
+"""Distribution of relative errors over many rows, with a bootstrap interval of its median."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import bootstrap
 
 WITHIN = (0.10, 0.25, 0.50)
-LARGEST = "largest_parameters"
-"""The weights of the largest network that a device can train."""
-
-
-QUANTITIES = ("step_time_s", "allocated_bytes", "reserved_bytes", "used_bytes", LARGEST)
-"""What can have been measured, in its name's unit; all but `LARGEST` are attributes of `Prediction`."""
-
-_PREFIXES = re.compile(r"^(?:tf|gluon|legacy|swsl|ssl|ig|tv|adv)_")
+CONFIDENCE = 0.9
+"""Of the interval of a median."""
+_RESAMPLES = 2000
+_SEED = 68
 
 
 @dataclass(frozen=True)
@@ -24,12 +20,14 @@ class Distribution:
     Attributes:
         rows: with an error.
         median, p90: figures of absolute values.
+        median_interval: bounds of the median by the percentile bootstrap over rows; None: of a single row.
         bias: the median with its sign; negative: too low.
         within: fraction of rows within each of `WITHIN`.
     """
 
     rows: int
     median: float
+    median_interval: tuple[float, float] | None
     p90: float
     bias: float
     within: tuple[float, ...]
@@ -44,14 +42,18 @@ class Distribution:
         return cls(
             rows=len(signed),
             median=float(np.median(absolute)),
+            median_interval=_median_interval(absolute),
             p90=float(np.quantile(absolute, 0.9)),
             bias=float(np.median(signed)),
             within=tuple(float(np.mean(absolute <= limit)) for limit in WITHIN),
         )
 
 
-def family(network: str) -> str:
-    """Return the letters that a network's name begins with, without a prefix that names the origin of its weights."""
-    plain = _PREFIXES.sub("", network.lower())
-    found = re.match(r"[a-z]+", plain)
-    return found.group() if found else plain
+def _median_interval(values: np.ndarray) -> tuple[float, float] | None:
+    if len(values) < 2:
+        return None
+    found = bootstrap(
+        (values,), np.median, n_resamples=_RESAMPLES, confidence_level=CONFIDENCE, method="percentile",
+        random_state=np.random.default_rng(_SEED),
+    ).confidence_interval  # fmt: skip
+    return float(found.low), float(found.high)
