@@ -1,10 +1,13 @@
 """What the README's first screen shows is what the results, the configurations and the picture are."""
 
-import csv
 import re
-from statistics import median
+
+import pytest
 
 from membench.core import configuration
+from membench.core.tables import read_csv
+from membench.lab.cli.validate import RESULTS
+from membench.lab.validation.distribution import Distribution
 from tests.helpers.pages import PAGES, ROOT, commands_of
 
 README = PAGES["README.md"].read_text()
@@ -21,17 +24,33 @@ def test_the_picture_exists_and_precedes_the_commands() -> None:
     assert picture.start() < README.index("make reproduce-layrub")
 
 
-def test_the_errors_are_those_of_the_validation() -> None:
-    with (ROOT / "results" / "validation" / "summary.csv").open() as file:
-        judged = [row for row in csv.DictReader(file) if row["part"] == "judged" and row["median"]]
-    for title, quantities in QUANTITIES.items():
-        rows = [row for row in judged if row["quantity"] in quantities]
-        errors = [float(row["median"]) for row in rows]
-        assert (
-            f"- {title}: {sum(int(row['rows']) for row in rows):,} measurements in "
-            f"{len({row['dataset'] for row in rows})} data sets; {min(errors):.1%} in the best of them, "
-            f"{median(errors):.1%} in the middle, {max(errors):.1%} in the worst\n".replace("%", " %")
-        ) in README
+def of_interval(value: float, interval: tuple[float, float]) -> str:
+    return f"{100 * value:.1f} % ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+
+
+@pytest.mark.parametrize("title", QUANTITIES)
+def test_the_errors_and_their_intervals_are_those_of_the_validation(title: str) -> None:
+    judged = [
+        row
+        for row in read_csv(RESULTS / "summary.csv")
+        if row["part"] == "judged" and row["quantity"] in QUANTITIES[title] and row["median"]
+    ]
+    errors = {float(row["median"]): (float(row["median_low"]), float(row["median_high"])) for row in judged}
+    middle = Distribution.of(float(row["median"]) for row in judged)
+    assert middle and middle.median_interval
+    best, worst = min(errors), max(errors)
+    assert (
+        f"- {title}: {sum(int(row['rows']) for row in judged):,} measurements in "
+        f"{len({row['dataset'] for row in judged})} data sets; {of_interval(best, errors[best])} in the best of them, "
+        f"{of_interval(middle.median, middle.median_interval)} in the middle, {of_interval(worst, errors[worst])} in "
+        "the worst\n"
+    ) in README
+
+
+def test_the_fractions_inside_of_intervals_are_those_of_the_page() -> None:
+    page = (RESULTS / "README.md").read_text()
+    times, memories = re.findall(r"([0-9.]+ %) of [0-9,]+ rows with a", page)
+    assert f"Of the step times {times} lie inside their intervals, of the sizes of memory {memories}" in README
 
 
 def test_the_methods_are_the_strategies_of_the_configurations() -> None:

@@ -8,7 +8,9 @@ from membench.advice.cluster.advice import ClusterAdvice, RankPlan
 from membench.advice.cluster.code import TORCHTITAN, program, torchtitan
 from membench.advice.cluster.combinations import ROUNDS, Combination
 from membench.advice.cluster.search import SHOWN
+from membench.advice.overlaps import overlaps
 from membench.core.units import format_bytes, format_seconds
+from membench.steps.predicted.intervals import Interval
 from membench.sweep.results.listing import table
 
 ROWS = SHOWN
@@ -25,6 +27,8 @@ def lines(advice: ClusterAdvice) -> Iterator[str]:
     else:
         yield "Combinations that fit, the fastest first; numbers are those of each GPU:"
         yield from table(_cells(advice))
+        times = ((f"row {number}", _time_interval_s(plan)) for number, plan in enumerate(advice.plans[:ROWS], 1))
+        yield from (f"  {line}" for line in overlaps(times))
     yield from (f"  {line}" for line in _left_out(advice))
     if advice.best is not None:
         yield from _code(advice, advice.best.combination)
@@ -81,6 +85,13 @@ def _row(advice: ClusterAdvice, plan: RankPlan) -> tuple[str, ...]:
         f"{prediction.utilization:.1%}",
         format_seconds(prediction.exposed_communication_s),
     )
+
+
+def _time_interval_s(plan: RankPlan) -> Interval:
+    """Return the bounds of the seconds that a sample takes."""
+    low_s, high_s = plan.prediction.step_time_interval_s
+    samples = plan.samples_per_s * plan.prediction.step_time_s
+    return low_s / samples, high_s / samples
 
 
 def _parallel(combination: Combination) -> str:

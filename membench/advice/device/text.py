@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from membench.advice.device.advice import Advice, AdvisedPlan, Lever, Refusal
+from membench.advice.overlaps import overlaps
 from membench.core.hardware.allocator import AllocatorSettings
 from membench.core.units import format_bytes, format_seconds, per_second
 from membench.steps.predicted.intervals import INSIDE, MEMORY, TIME, chance_in_words, in_words, ratios_of
@@ -32,7 +33,8 @@ def lines(advice: Advice) -> Iterator[str]:
             yield f"  with nothing to offload, recompute or encode, the same: {', '.join(idle)}"
     else:
         yield "No method fits."
-    yield from (f"  {line}" for line in undecided(advice))
+    times = ((plan.name, advice.time_interval_s(plan)) for plan in _shown(advice.plans))
+    yield from (f"  {line}" for line in overlaps(times))
     if any(not each.is_exact for each in advice.plans):
         yield "  * other results than plain PyTorch's: numbers are rounded, or batch norm sees parts of the batch"
     yield from (f"  {line}" for line in needs(advice))
@@ -72,18 +74,6 @@ def code(advice: Advice, plan: AdvisedPlan) -> list[str]:
 def environment(allocator: str) -> list[str]:
     """Return the comment of code that PyTorch's allocator has these settings; none without any."""
     return [f"# with PYTORCH_ALLOC_CONF={allocator}"] if allocator else []
-
-
-def undecided(advice: Advice) -> Iterator[str]:
-    """Yield which neighbours in the order by time have intervals that overlap: the first and last of each such row."""
-    rows: list[list[AdvisedPlan]] = []
-    for plan in _shown(advice.plans):
-        if rows and advice.time_interval_s(plan)[0] <= advice.time_interval_s(rows[-1][-1])[1]:
-            rows[-1].append(plan)
-        else:
-            rows.append([plan])
-    if open_rows := [f"{row[0].name} to {row[-1].name}" for row in rows if len(row) > 1]:
-        yield f"90% intervals of neighbours' times overlap, so that their order may be another: {', '.join(open_rows)}"
 
 
 def trust(advice: Advice) -> list[str]:

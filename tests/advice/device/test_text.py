@@ -78,7 +78,7 @@ def test_the_best_is_the_fastest_with_plain_pytorchs_results() -> None:
 def test_an_order_that_intervals_leave_open_is_named() -> None:
     far = replace(PLAN, name="ratel", step_time_s=40.0)
     text = list(lines(replace(ADVICE, plans=(*ADVICE.plans, far))))
-    assert "  90% intervals of neighbours' times overlap, so that their order may be another: modnn to joint" in text
+    assert "  90% intervals of neighbours' times overlap, so their order may be another: modnn to joint" in text
     assert not any("overlap" in line for line in lines(replace(ADVICE, plans=(PLAN, far))))
 
 
