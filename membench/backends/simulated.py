@@ -54,6 +54,7 @@ class SimulatedBackend(Backend):
         self._stage_free_s: dict[int, float] = {}  # of the exchange
         self._engines: dict[str, _Engine] = {}
         self._host_s = 0.0
+        self._host_waits_s = 0.0
         self._is_backward = False  # the last task's pass
         self._kernels_end_s = 0.0
         self._delay_s = 0.0  # by copies, of the next kernel
@@ -66,7 +67,7 @@ class SimulatedBackend(Backend):
         self._stream_free_s.clear()
         self._stage_free_s.clear()
         self._engines.clear()
-        self._host_s = self._kernels_end_s = self._delay_s = 0.0
+        self._host_s = self._host_waits_s = self._kernels_end_s = self._delay_s = 0.0
         self._is_backward = False
 
     def compute(self, task: Task, stream: str) -> float:
@@ -77,6 +78,8 @@ class SimulatedBackend(Backend):
         self._host_s += self._cost.task_issue_time_s(task)
         if task.collective is not None:
             return self._take_part(task.collective, stream, self._cost.task_time_s(task))
+        could_start_s = max(self._stream_free_s.get(stream, 0.0), self._kernels_end_s)
+        self._host_waits_s += max(0.0, self._host_s - could_start_s)
         launch_s = self._cost.launch_time_s(task)
         idle_s = max(0.0, self._ready_s(stream) + launch_s - self._kernels_end_s)
         delay_s, self._delay_s = max(0.0, self._delay_s - idle_s), 0.0
@@ -165,7 +168,7 @@ class SimulatedBackend(Backend):
 
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
         spans = (Span(index, *span) for index, span in zip(issued, self._spans, strict=True))
-        return Timeline(tuple(spans), self._host_s)
+        return Timeline(tuple(spans), self._host_s, self._host_waits_s)
 
     def _copy(self, stream: str, engine: str, block: int, time_s: Callable[[int], float]) -> float:
         size_bytes = self._blocks[block].size_bytes

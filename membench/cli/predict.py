@@ -45,6 +45,7 @@ from membench.core.errors import MembenchError
 from membench.core.record import Configuration
 from membench.core.units import format_bytes, format_seconds
 from membench.steps.predicted.intervals import chance_in_words, in_words
+from membench.steps.predicted.prediction import host_waits_in_words
 from membench.sweep.composition import cell_configuration
 
 if TYPE_CHECKING:
@@ -178,6 +179,8 @@ def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
         yield "host memory", _exact(prediction.host_bytes)
     of_time = in_words(prediction.step_time_interval_s, format_seconds)
     yield "step time", f"{format_seconds(prediction.step_time_s)}, {of_time}"
+    if waits := host_waits_in_words(prediction):
+        yield "waits", waits
     if prediction.depends_on_values:
         yield "holds for", "this batch: sizes depend on its values"
     if prediction.priced_by_bytes:

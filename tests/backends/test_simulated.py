@@ -38,6 +38,18 @@ def step_time_s(*program: Instruction, cost: CostModel | None = None) -> float:
     return timeline.step_time_s
 
 
+@pytest.mark.parametrize(("issue_s", "waits_s"), [(0.0, 0.0), (2.5, 2.5), (4.0, 4.0 + 2 * (4.0 - 2.5))])
+def test_kernels_wait_for_a_slower_host(issue_s: float, waits_s: float) -> None:
+    class SlowHost(UnitCost):
+        def task_issue_time_s(self, task: Task) -> float:
+            return issue_s
+
+    schedule = Schedule("test", graph(), tuple(map(Compute, range(3))), 0)
+    timeline = execute(schedule, SimulatedBackend(schedule.graph, SlowHost()))
+    assert timeline.host_waits_s == pytest.approx(waits_s)
+    assert timeline.step_time_s == pytest.approx(3 * 2.5 + waits_s)
+
+
 def test_a_copy_overlaps_what_comes_after_it() -> None:
     assert step_time_s(Compute(0), Wait("copy", 0), Offload(0), Compute(1)) == pytest.approx(2.5 + 3)
 

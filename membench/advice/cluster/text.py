@@ -201,4 +201,5 @@ def _plan_values(advice: ClusterAdvice, plan: RankPlan) -> dict[str, Any]:
         "tokens_per_s": None if advice.tokens is None else plan.samples_per_s * advice.tokens,
         "utilization": prediction.utilization,
         "exposed_communication_s": prediction.exposed_communication_s,
+        "host_waits_s": prediction.host_waits_s,
     }

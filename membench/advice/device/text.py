@@ -10,6 +10,7 @@ from membench.advice.overlaps import overlaps
 from membench.core.hardware.allocator import AllocatorSettings
 from membench.core.units import format_bytes, format_seconds, per_second
 from membench.steps.predicted.intervals import INSIDE, MEMORY, TIME, chance_in_words, in_words, ratios_of
+from membench.steps.predicted.prediction import host_waits_in_words
 from membench.sweep.results.listing import table
 
 HEADER = (
@@ -79,7 +80,6 @@ def environment(allocator: str) -> list[str]:
 def trust(advice: Advice) -> list[str]:
     """Return sentences on how far published measurements differ from such predictions."""
     plain = advice.plain
-    plain = advice.plain
     time, memory = (
         "{:.2f} to {:.2f}".format(*ratios_of(quantity, plain.kind).interval(1.0)) for quantity in (TIME, MEMORY)
     )
@@ -105,6 +105,7 @@ def values(advice: Advice) -> dict[str, Any]:
         "step_time_interval_s": plain.step_time_interval_s,
         "shown_interval_bytes": plain.shown_interval_bytes,
         "fit_probability": plain.fit_probability,
+        "host_waits_s": plain.host_waits_s,
         "parts_bytes": dict(advice.parts_bytes),
         "activations_bytes": dict(advice.activations_bytes),
         "recomputes": advice.recomputes,
@@ -177,6 +178,8 @@ def facts(advice: Advice) -> Iterator[tuple[str, str]]:
         f"{format_seconds(advice.step_time_s)}, {in_words(advice.plain.step_time_interval_s, format_seconds)}; "
         f"{per_second(advice.batch_size, advice.step_time_s):,.1f} samples/s",
     )
+    if waits := host_waits_in_words(advice.plain):
+        yield "waits", waits
     if advice.plain.depends_on_values:
         yield "holds for", "this batch: sizes depend on its values"
     if advice.largest_batch is not None:

@@ -24,10 +24,12 @@ class Timeline:
     Attributes:
         spans: one for each instruction that joined a stream, in the order of issue.
         step_time_s: from the first instruction's issue until every stream is idle.
+        host_waits_s: time for which kernels could run and are not issued yet; 0 of a step that was measured.
     """
 
     spans: tuple[Span, ...]
     step_time_s: float
+    host_waits_s: float = 0.0
 
     def busy_s(self, stream: str) -> float:
         """Return the time for which the stream was working."""

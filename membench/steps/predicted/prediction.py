@@ -10,7 +10,7 @@ from membench.core.graph.task_graph import Kind, Mode, Phase, TaskGraph
 from membench.core.hardware.allocator import DEFAULT, AllocatorSettings
 from membench.core.hardware.device import DeviceProfile
 from membench.core.step.torch_settings import unpredicted
-from membench.core.units import per_second
+from membench.core.units import format_seconds, per_second
 from membench.cost.kernels import priced_by_bytes
 from membench.planning.memory.device_memory import device_memory
 from membench.planning.memory.holders import held_at_peak_bytes, returned_in_objects_bytes
@@ -18,6 +18,9 @@ from membench.planning.memory.liveness import host_peak_bytes
 from membench.steps.measurement import collectives_of
 from membench.steps.predicted.intervals import MEMORY, TIME, Interval, StepKind, has_published_times, ratios_of
 from membench.steps.simulated_step import SimulatedStep
+
+LEAST_HOST_WAITS = 0.05
+"""Fraction of a step from which on it is worth a line that the device waits for the host."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Prediction:
         unpredicted: a sentence for each setting of torch that the program has made, that changes the step, and that is
             not predicted.
         exposed_communication_s: seconds of a step in which a rank does nothing but take part in collectives.
+        host_waits_s: seconds of a step in which the device waits for the host to issue a kernel.
         utilization: the seconds that the step's operations would take at the device's rates of products, without those
             of recomputation, over those that it takes (MFU).
         stages: in a pipeline, the prediction of a rank of each place in it; otherwise empty.
@@ -73,6 +77,7 @@ class Prediction:
     priced_by_bytes: tuple[str, ...] = ()
     unpredicted: tuple[str, ...] = ()
     exposed_communication_s: float = 0.0
+    host_waits_s: float = 0.0
     utilization: float = 0.0
     stages: tuple["Prediction", ...] = ()
 
@@ -106,6 +111,17 @@ class Prediction:
             return None
         shown_bytes = min(self.shown_bytes, self.capacity_bytes) if self.fits else self.shown_bytes
         return ratios_of(MEMORY, self.kind).probability_within(self.capacity_bytes / max(shown_bytes, 1))
+
+
+def host_waits_in_words(prediction: Prediction) -> str:
+    """Return for how long the device waits for the host, as text; empty where that hardly matters."""
+    share = prediction.host_waits_s / (prediction.step_time_s or inf)
+    if share < LEAST_HOST_WAITS:
+        return ""
+    return (
+        f"{format_seconds(prediction.host_waits_s)} of it ({share:.0%}) for the host to issue kernels: larger batches, "
+        "compiled kernels or a CUDA graph take less"
+    )
 
 
 def unpredicted_settings(graph: TaskGraph, allocator: AllocatorSettings) -> tuple[str, ...]:
@@ -156,6 +172,7 @@ def after_rounds(rounds: float, first: Prediction, second: Prediction) -> Predic
         host_bytes=round(value_of("host_bytes")),
         step_time_s=step_time_s,
         exposed_communication_s=value_of("exposed_communication_s"),
+        host_waits_s=value_of("host_waits_s"),
         utilization=value_of("utilization", lambda each: each.step_time_s) / (step_time_s or inf),
     )
 
@@ -190,6 +207,7 @@ def predicted(runs: tuple[RepeatedSchedule, ...], step: SimulatedStep, device: D
             run.count * timeline.exposed_s(collectives_of(run.schedule))
             for run, timeline in zip(runs, step.timelines, strict=True)
         ),
+        host_waits_s=sum(run.count * timeline.host_waits_s for run, timeline in zip(runs, step.timelines, strict=True)),
     )
 
 
