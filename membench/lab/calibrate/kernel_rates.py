@@ -26,6 +26,7 @@ from membench.core.hardware.efficiency import KernelRates
 from membench.cost.kernels import Kernel, kernels_of
 from membench.cost.rates import PeakTimes, peak_times, reached
 from membench.lab.calibrate.least_squares import four_digits
+from membench.lab.calibrate.measured_kernels import error_lines, measured_kernels
 from membench.lab.validation.dataset import FITTED, load_dataset
 from membench.lab.validation.predicting import predictor_of
 from membench.lab.validation.rows import Row
@@ -89,7 +90,7 @@ def fit_kernels(datasets: Path, framework: Path) -> str:
         framework: ``pytorch.yaml``.
 
     Returns:
-        The residuals.
+        The residuals, and the errors of single kernels on several cards.
     """
     device: DeviceProfile = configuration.load("device", "rtx3090")
     rates: KernelRates = configuration.load("framework", "pytorch").efficiency.kernels
@@ -99,7 +100,7 @@ def fit_kernels(datasets: Path, framework: Path) -> str:
     lines = residual_lines(steps, fitted, device)
     framework.write_text(with_rates(framework.read_text(), fitted, lines))
     (datasets / FITTED).write_text(with_rows((datasets / FITTED).read_text(), rows))
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *error_lines(measured_kernels(), fitted)])
 
 
 def chosen_rows(datasets: Path) -> list[tuple[str, Row]]:
