@@ -37,12 +37,14 @@ from membench.steps.predicted.fused_graphs import compiled_parts
 from membench.steps.predicted.prediction import Prediction, predicted, unpredicted_settings
 from membench.steps.request import (
     HardwareKeywords,
+    LoopKeywords,
     ProcessKeywords,
     StepKeywords,
     StepRequest,
     check_is_module,
     check_keywords,
     takes,
+    workload_options,
 )
 from membench.steps.simulated_step import SimulatedStep, simulated_step
 from membench.strategies.base import strategies
@@ -82,7 +84,7 @@ class AnswerKeywords(TypedDict, total=False):
     progress: bool
 
 
-class AdviseKeywords(StepKeywords, HardwareKeywords, ProcessKeywords, AnswerKeywords, total=False):
+class AdviseKeywords(StepKeywords, LoopKeywords, HardwareKeywords, ProcessKeywords, AnswerKeywords, total=False):
     """Options of `membench.advise` on one device, whose name may be ``"this"``, for the GPU at hand."""
 
 
@@ -137,10 +139,9 @@ def advise(
         )
     check_whole(module)
     device = this_device() if options.get("device") == THIS else options.get("device")
-    precision, channels_last = options.get("precision"), options.get("channels_last", False)
     machine = options.get("machine")
     adviser = Adviser(
-        workload_of(module, loss, batch, precision=precision, channels_last=channels_last),
+        workload_of(module, loss, batch, **workload_options(options)),
         as_device(device, options.get("allocator")),
         StepRequest.of(options, PyTorch.name),
         None if machine is None else as_machine(machine),

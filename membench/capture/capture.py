@@ -15,7 +15,7 @@ from membench.capture.passes import (
     mark_partial_gradients,
     weight_gradient_first,
 )
-from membench.capture.plain import plain_tasks
+from membench.capture.plain import plain_tasks, with_held_output
 from membench.capture.recorded import Recorded
 from membench.capture.recording import Recording
 from membench.capture.trace import Place, record
@@ -82,12 +82,13 @@ def capture(
     blocks = _with_roles(recording)
     of_plain = list(blocks)
     plain, renamed = plain_tasks(recording, of_plain)
+    plain, held = with_held_output(plain, recording.held, of_plain)
     tasks = drop_unused(dissolve(recording.tasks, blocks), blocks)
     mark_partial_gradients(tasks, blocks)
     tasks = accumulate_in_place(weight_gradient_first(tasks, blocks), blocks)
-    taking = _taking(recording.given_up)
-    graph = _graph(workload, recording, [*taking, *tasks], blocks, {})
-    of_program = replace(_graph(workload, recording, [*taking, *plain], of_plain, renamed), is_plain=True)
+    graph = _graph(workload, recording, [*_taking(recording.given_up), *tasks], blocks, {})
+    plain = [*_taking(recording.given_up | held), *plain]
+    of_program = _graph(workload, recording, plain, of_plain, renamed, is_plain=True)
     return CapturedStep(
         graph=replace(graph, plain=of_program),
         weights=recording.weights,
@@ -100,11 +101,11 @@ def capture(
     )
 
 
-def _taking(given_up: frozenset[int]) -> list[Task]:
+def _taking(blocks: frozenset[int]) -> list[Task]:
     """Return the task that stands for taking blocks over from the caller; it costs no time, and runs once."""
-    if not given_up:
+    if not blocks:
         return []
-    taken = tuple(sorted(given_up))
+    taken = tuple(sorted(blocks))
     return [Task(0, "inputs", Kind.OTHER, Phase.FORWARD, -1, (), taken, taken, random=True)]
 
 
@@ -126,7 +127,13 @@ def _with_roles(recording: Recording) -> list[Block]:
 
 
 def _graph(
-    workload: Workload, recording: Recording, tasks: list[Task], blocks: list[Block], renamed: dict[int, int]
+    workload: Workload,
+    recording: Recording,
+    tasks: list[Task],
+    blocks: list[Block],
+    renamed: dict[int, int],
+    *,
+    is_plain: bool = False,
 ) -> TaskGraph:
     """Return the graph of tasks and blocks; it adds gradients to accumulators in a micro-batch.
 
@@ -141,8 +148,10 @@ def _graph(
     results = {name: placed(value) for name, value in recording.gradients.items()}
     if workload.accumulates:
         assert loss is not None
-        single = [loss, *(value for value in results.values() if value is not None)]
-        total = accumulate_over_micro_batches(tasks, blocks, single, workload.loss_scale)
+        names = dict.fromkeys((*recording.completed, *results)) if is_plain else results
+        single = [loss, *(value for name in names if (value := results[name]) is not None)]
+        due = {value.block: recording.completed[name] for name, value in results.items() if value} if is_plain else {}
+        total = accumulate_over_micro_batches(tasks, blocks, single, workload.loss_scale, due)
         loss, results = total[loss.block], {n: v and total[v.block] for n, v in results.items()}
     return TaskGraph(
         name=workload.name,
@@ -152,12 +161,13 @@ def _graph(
         layers=tuple(recording.layers),
         loss=loss,
         gradients=tuple(results.items()),
-        completed=recording.completed,
+        completed=tuple(recording.completed),
         output=recording.output,
         objects_after=recording.objects_after,
         depends_on_values=recording.depends_on_values,
         output_gradients=tuple(recording.output_gradients),
         input_gradients=tuple(map(placed, recording.input_gradients)),
+        is_plain=is_plain,
     )
 
 

@@ -1,8 +1,10 @@
 """Passes over a recorded step that keep its results bit for bit."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
+from types import MappingProxyType
 
 from membench.core.graph.call import Call, Value, values_in
 from membench.core.graph.changed_tasks import rename_blocks
@@ -179,7 +181,11 @@ def _accumulation_target(task: Task, blocks: list[Block], zeros: Zeros) -> Value
 
 
 def accumulate_over_micro_batches(
-    tasks: list[Task], blocks: list[Block], results: list[Value], loss_scale: float
+    tasks: list[Task],
+    blocks: list[Block],
+    results: list[Value],
+    loss_scale: float,
+    due: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[int, Value]:
     """Add each result, as soon as it is complete, to an accumulator that lives as long as the step.
 
@@ -189,8 +195,10 @@ def accumulate_over_micro_batches(
     Args:
         results: gradients of weights, and the loss.
         loss_scale: the loss's factor in its sum; the gradients have been computed with it.
+        due: by a gradient's block, the number of recorded tasks before autograd adds it, in plain PyTorch.
     """
     complete = {block: position for position, task in enumerate(tasks) for block in task.writes}
+    position_of = {task.index: position for position, task in enumerate(tasks)}
     last_use = {block: position for position, task in enumerate(tasks) for block in (*task.reads, *task.writes)}
     additions: defaultdict[int, list[Task]] = defaultdict(list)
     accumulators = {}
@@ -209,10 +217,11 @@ def accumulate_over_micro_batches(
         )
         blocks.append(accumulator)
         accumulators[value.block] = target = replace(value, block=accumulator.index)
-        position = complete[value.block]
+        made_by = tasks[complete[value.block]]
+        position = position_of[due[value.block] - 1] if value.block in due else complete[value.block]
         scale = loss_scale if is_loss else None
-        addition = _addition(tasks[position], target, value, accumulator.size_bytes, scale)
-        if last_use[value.block] == position:
+        addition = _addition(made_by, target, value, accumulator.size_bytes, scale)
+        if last_use[value.block] <= position:
             addition = replace(addition, releases=(value.block,))
         additions[position].append(addition)
     tasks[:] = [each for position, task in enumerate(tasks) for each in (task, *additions[position])]

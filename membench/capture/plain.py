@@ -1,5 +1,7 @@
 """The step as plain PyTorch runs it: every task in its order, and after each the blocks whose memory is given back.
 
+A program may hold the module's output until the next step's takes its place (`with_held_output`).
+
 The recording differs from plain PyTorch in three ways, which are undone here:
 
 - On tensors without data autograd adds gradients that meet, and those of an indexed tensor, into new memory. On tensors
@@ -30,6 +32,26 @@ def plain_tasks(recording: Recording, blocks: list[Block]) -> tuple[list[Task], 
             part for task in tasks for part in _with_mask_of_numbers(task, blocks, task.index in recording.stopped)
         ]
     return tasks, renamed
+
+
+def with_held_output(tasks: list[Task], held: frozenset[int], blocks: list[Block]) -> tuple[list[Task], frozenset[int]]:
+    """Return the tasks of a program that holds the module's output, and the blocks of its last step's; change `blocks`.
+
+    ``output = module(*inputs)`` gives the last step's back where this one's is there: behind the forward pass.
+
+    Args:
+        held: blocks of the output, which have no releases among the tasks.
+    """
+    made = [blocks[index] for index in sorted(held) if blocks[index].is_transient]
+    last_steps = range(len(blocks), len(blocks) + len(made))
+    for block, index in zip(made, last_steps, strict=True):
+        blocks[block.index] = replace(block, role=Role.OUTPUT)
+        blocks.append(replace(block, index=index, name=f"{block.name}:last step's", role=Role.HELD))
+    if not made:
+        return tasks, frozenset()
+    end = next((place for place, task in enumerate(tasks) if task.phase is not Phase.FORWARD), len(tasks)) - 1
+    returned = replace(tasks[end], releases=(*tasks[end].releases, *last_steps))
+    return [*tasks[:end], returned, *tasks[end + 1 :]], frozenset(last_steps)
 
 
 def _with_kept_numbers(tasks: list[Task], numbers: tuple[KeptNumber, ...], blocks: list[Block]) -> list[Task]:

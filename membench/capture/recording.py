@@ -19,10 +19,11 @@ class Recording:
         constants: tensors that the model made, or holds outside its parameters and buffers, by block.
         loss: None in a step that returns the module's output.
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
-        completed: see `TaskGraph`.
+        completed: the number of tasks recorded when autograd completed a weight's gradient, by name and in order.
         wrappers: gradients that are wrapper subclasses, by weight, without data; the `Value` is that of what they are
             stored in.
         output: the module's output with `Value` in place of tensors, in a step that returns it.
+        held: blocks of the module's output that the program holds in a step that returns the loss.
         output_gradients, input_gradients: see `TaskGraph`.
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
@@ -40,9 +41,10 @@ class Recording:
     constants: dict[int, Tensor]
     loss: Value | None
     gradients: dict[str, Value | None]
-    completed: tuple[str, ...]
+    completed: dict[str, int]
     wrappers: dict[str, Tensor]
     output: Any
+    held: frozenset[int]
     output_gradients: list[tuple[Value, Value]]
     input_gradients: list[Value | None]
     weights: dict[str, int]

@@ -82,15 +82,17 @@ class _Results:
     """What the recorded step returned, still referred to, so that it is not among what the step releases.
 
     Attributes:
+        held: the module's output where the program holds it besides the loss.
         gradients: gradients of the trained weights, then of the inputs.
-        completed: see `TaskGraph`.
+        completed: see `Recording`.
     """
 
     loss: Tensor | None
     output: Any
+    held: Any
     output_gradients: list[tuple[Tensor, Tensor]]
     gradients: list[Tensor | None]
-    completed: tuple[str, ...]
+    completed: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,7 @@ def _recording(
         completed=results.completed,
         wrappers={name: each for name, each in named if each is not None and is_wrapper_subclass(each)},
         output=output,
+        held=frozenset(recorder.value(single_stored(each)).block for each in tensors_in(results.held)),
         output_gradients=[(recorder.value(of), recorder.value(each)) for of, each in results.output_gradients],
         input_gradients=gradients[len(fakes.trained) :] or [None for each in given.inputs if each is not None],
         releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
@@ -261,20 +264,24 @@ def _run(
         gpu.own(fakes.trained.values())
     given = fakes.given() if workload.trains else []  # without gradients an object may let go of its tensors
     leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))] if workload.trains else []
-    completed: list[str] = []
+    completed: dict[str, int] = {}
+
+    def complete(_: Tensor, name: str) -> None:
+        completed[name] = len(recorder.tasks)
+
     for name, weight in fakes.trained.items():
-        weight.register_post_accumulate_grad_hook(lambda _, name=name: completed.append(name))
+        weight.register_post_accumulate_grad_hook(partial(complete, name=name))
     tensors = by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
     functions = partial(_functions, workload.module, gpu, recorder.contents)
     with ExitStack() as step:
         step.enter_context(swapped_tensors(workload.module, tensors))
         step.enter_context(traced_regions(recorder, gpu, functions))
         with functions(), _autocast(workload.precision, device_type), code:
-            loss, output = _forward(workload, recorder, fakes, given)
+            loss, output, held = _forward(workload, recorder, fakes, given)
         with code:
             pairs = _backward(workload, recorder, loss, output, given)
     gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
-    return _Results(loss, output, pairs, gradients, tuple(dict.fromkeys(completed)))
+    return _Results(loss, output, held, pairs, gradients, completed)
 
 
 @contextmanager
@@ -295,15 +302,16 @@ def _backward(
     return []
 
 
-def _forward(workload: Workload, recorder: Recorder, fakes: Fakes, given: list[Tensor]) -> tuple[Any, Any]:
-    """Return the loss or else the module's output, which is gone where a loss was made of it, as in a loop."""
+def _forward(workload: Workload, recorder: Recorder, fakes: Fakes, given: list[Tensor]) -> tuple[Any, Any, Any]:
+    """Return the loss or else the module's output, and the output that the program holds besides a loss."""
     output = call_with(workload.module, fakes.inputs)
     if workload.loss is not None:
         recorder.layers.enter_loss("loss")
-        return call_with(workload.loss, fakes.targets, output), None
+        held = opened(output) if workload.holds_output else None
+        return call_with(workload.loss, fakes.targets, output), None, held
     output = opened(output)
     check_output(output)
-    return None, separate_outputs(output, given) if workload.trains else output
+    return None, separate_outputs(output, given) if workload.trains else output, None
 
 
 def _rounded_products(precision: Precision | None, gpu: VirtualGpu | None) -> frozenset[Kind]:

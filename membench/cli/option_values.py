@@ -57,8 +57,9 @@ def check_cell(values: Values) -> None:
     check(FOLDER, records=values["records"])
     if values.get("precision") is not None:
         Precision.of_step(values["precision"])
-    if values.get("channels_last") is not None:
-        check(SWITCH, channels_last=values["channels_last"])
+    check(SWITCH, **{name: values[name] for name in ("channels_last", "holds_output") if values.get(name) is not None})
+    if values.get("holds_output") and values["backend"]["name"] != "simulated":
+        raise MembenchError("holds_output is of a program that is predicted; leave it out, or choose backend=simulated")
     if values.get("kernels") is not None:
         _check_kernels(choice(Kernels, "kernels", values["kernels"]), values)
     if values.get("parallel") is not None:

@@ -31,6 +31,7 @@ def workload_of(
     *,
     precision: str | None = None,
     channels_last: bool = False,
+    holds_output: bool = False,
 ) -> Workload:
     """Return the workload of a module, its loss and an example batch ``(inputs, targets)``.
 
@@ -44,7 +45,9 @@ def workload_of(
     inputs, targets = (opened(as_arguments(each)) for each in batch)
     formats = None if precision is None else Precision.of_step(precision)
     name = type(module).__name__
-    return Workload(name, module, loss, inputs, targets, precision=formats, channels_last=channels_last)
+    return Workload(
+        name, module, loss, inputs, targets, precision=formats, channels_last=channels_last, holds_output=holds_output
+    )
 
 
 def as_strategy(strategy: str | Strategy) -> Strategy:

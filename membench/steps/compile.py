@@ -48,6 +48,7 @@ from membench.steps.request import (
     check_is_module,
     check_keywords,
     takes,
+    workload_options,
 )
 from membench.steps.simulated_step import SimulatedStep, check_capacity, cluster_step
 
@@ -96,7 +97,7 @@ def compile(  # noqa: A001 (the field's term)
     check_kernels(request.kernels, backend, is_shared=bool(ranks or stages))
 
     def workload_at(example: tuple[Any, Any]) -> Workload:
-        return workload_of(module, loss, example, precision=precision, channels_last=channels_last)
+        return workload_of(module, loss, example, **workload_options(options))
 
     workload = workload_at(batch)
     if Source.of(backend) is Source.SIMULATED:

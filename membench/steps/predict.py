@@ -44,6 +44,7 @@ from membench.steps.request import (
     check_keywords,
     ranks_in,
     takes,
+    workload_options,
 )
 
 
@@ -212,8 +213,7 @@ def predict(
     check_is_module(module)
     check_keywords(PredictKeywords, options, "predict")
     check_whole(module)
-    precision, channels_last = options.get("precision"), options.get("channels_last", False)
-    workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
+    workload = workload_of(module, loss, batch, **workload_options(options))
     request, hardware, of_ranks = (
         StepRequest.of(options, "pytorch"),
         Hardware.of({"nodes": 1, **options}),

@@ -135,6 +135,19 @@ class StepKeywords(ProgramKeywords, total=False):
     channels_last: Switch
 
 
+class LoopKeywords(TypedDict, total=False):
+    """The program around a step that is predicted under plain PyTorch.
+
+    Attributes:
+        holds_output: the program has the module's output in a variable, as in ``output = module(inputs)``, from one
+            step to the next. By default it is given back once the loss is computed, as in
+            ``loss(module(inputs), targets)``, in a function that returns the loss alone, and behind ``del output``. A
+            compiled step does that too; that of a wrapped module holds the output as its caller does.
+    """
+
+    holds_output: Switch
+
+
 class DivisionKeywords(TypedDict, total=False):
     """How several GPUs divide a step.
 
@@ -185,8 +198,8 @@ class RankKeywords(DivisionKeywords, total=False):
     stages: Count | None
 
 
-class PredictKeywords(StepKeywords, HardwareKeywords, ProcessKeywords, RankKeywords, total=False):
-    """Options of `membench.predict`: those of a step, of what it runs on, and of several GPUs."""
+class PredictKeywords(StepKeywords, LoopKeywords, HardwareKeywords, ProcessKeywords, RankKeywords, total=False):
+    """Options of `membench.predict`: those of a step, its program, what it runs on, and several GPUs."""
 
 
 class CompileKeywords(StepKeywords, HardwareKeywords, total=False):
@@ -248,7 +261,8 @@ def _described(declared: Sequence[type]) -> Iterator[str]:
 
 
 _KINDS = (
-    ProgramKeywords, StepKeywords, DeviceKeywords, HardwareKeywords, ProcessKeywords, DivisionKeywords, RankKeywords,
+    ProgramKeywords, StepKeywords, LoopKeywords, DeviceKeywords, HardwareKeywords, ProcessKeywords, DivisionKeywords,
+    RankKeywords,
 )  # fmt: skip
 
 
@@ -284,6 +298,12 @@ def _requirement_in(hint: Any) -> Requirement | None:
     metadata = getattr(hint, "__metadata__", ())
     found = next((each for each in metadata if isinstance(each, Requirement)), None)
     return found or next(filter(None, map(_requirement_in, get_args(hint))), None)
+
+
+def workload_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that `workload_of` takes, as far as they are given."""
+    names = ("precision", "channels_last", *get_type_hints(LoopKeywords))
+    return {name: options[name] for name in names if options.get(name) is not None}
 
 
 def ranks_in(options: PredictKeywords) -> dict[str, Any]:

@@ -20,6 +20,7 @@ TAKEN = {
     "parallel": (),
     "precision": (),
     "channels_last": (),
+    "holds_output": (),
     "kernels": (),
     "allocator": ("''",),
     "timeout_s": ("99999999999999999999", "1e400", "inf"),

@@ -42,6 +42,8 @@ class Workload:
         precision: in which the step computes, as on a module that is converted, or within `torch.autocast`; None: as
             the module is.
         channels_last: four-dimensional weights, buffers and inputs have that memory format.
+        holds_output: the program has the module's output in a variable, ``output = module(*inputs)``, until the next
+            step's takes its place; otherwise it is given back once the loss is computed.
         compiled: what of it was given to `torch.compile` and may be captured as it is written.
         places_gradients: the gradient of a weight in parts gets the weight's placements, as optimizers bring it to
             them.
@@ -64,6 +66,7 @@ class Workload:
     accumulates: bool = False
     precision: Precision | None = None
     channels_last: bool = False
+    holds_output: bool = False
     compiled: Compiled | None = None
     places_gradients: bool = False
     meshes: tuple[Any, ...] = ()

@@ -9,7 +9,8 @@ A fit reads what Layrub's paper measured of that framework (Table 5: seconds of 
 for Caffe alone, and of Layrub on ResNet-1517), and no other row; that of waves reads MXNet's published throughputs on a
 K80, and that of kernels 40 of timm's published steps on an RTX 3090, which it lists in
 experiments/validation/fitted.yaml.
-Each prints every residual and writes the same bytes each time; that of kernels also the errors of single ones on five cards.
+Each prints every residual and writes the same bytes each time; that of kernels also the errors of single ones on five
+cards.
 """
 
 from collections.abc import Sequence

@@ -115,6 +115,7 @@ def predictor_of(step: Configuration) -> Predictor:
         model.workload(step["batch_size"], seed=0, device="meta"),
         precision=step["precision"] and Precision.of_step(step["precision"]),
         channels_last=step["channels_last"],
+        holds_output=bool(step.get("holds_output")),
     )
     kernels = step.get("kernels")
     return Predictor(

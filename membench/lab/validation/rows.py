@@ -43,6 +43,7 @@ class Row:
             ``optimizer``, ``channels_last``, and ``strategy`` where it is not plain PyTorch; ``rates`` of kernels where
             the program's libraries have others; ``kernels`` where its options say so, with ``keeps_layout`` where that
             torch's compiler left images as they were; ``allocator``, settings of PyTorch's in its environment;
+            ``holds_output`` where its program does;
             ``ranks`` where several GPUs run it: the arguments of `ranks_of`.
         micro_batches: for each update of the weights; the time is that of one of them, with its part of the update.
         sizes: two steps with networks of different depth, from which `LARGEST` follows; none where it was not measured.
@@ -167,7 +168,7 @@ def _sizes(options: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[Confi
 def _step(options: Mapping[str, Any], values: Mapping[str, Any]) -> Configuration:
     further = {
         name: _filled(options.get(name, {}), values)
-        for name in ("rates", "strategy", "ranks", "kernels", "keeps_layout", "allocator")
+        for name in ("rates", "strategy", "ranks", "kernels", "keeps_layout", "allocator", "holds_output")
     }
     return {
         **{name: value for name, value in further.items() if value},

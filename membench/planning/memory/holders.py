@@ -23,6 +23,7 @@ _HOLDERS: Mapping[Role, str] = {
     Role.GIVEN_UP: "inputs",
     Role.ACTIVATION: "activations",
     Role.LOSS: "activations",
+    Role.HELD: str(Role.OUTPUT),
     Role.ACCUMULATED: "weight gradients",
     Role.INTERNAL: "layers' internals",
     Role.GRADIENT: "gradients",

@@ -46,7 +46,7 @@ class Cell:
         micro_batch: samples at a time, ``"fitted"``, ``"fastest"``, or None for what the strategy chooses.
         exchange: when gradients are averaged over several processes or devices.
         optimizer: updates the weights in the step; None: the step ends with the gradients.
-        precision, channels_last: see `Workload`.
+        precision, channels_last, holds_output: see `Workload`.
         serving: the step is one in which the network serves; None: it is the model's own.
         machine: that the simulated device is in; None: the one of ``conf/machine/server.yaml``.
         host_memory_bytes: the most that a step may hold in host memory; None: that of a simulated machine, or any.
@@ -73,6 +73,7 @@ class Cell:
     optimizer: WeightUpdate | None = None
     precision: Precision | None = None
     channels_last: bool = False
+    holds_output: bool = False
     serving: Serving | None = None
     machine: Machine | None = None
     host_memory_bytes: int | None = None
@@ -87,7 +88,7 @@ class Cell:
             configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and
                 ``seed``; to be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``,
                 ``metrics``, ``optimizer``, ``precision``, ``channels_last``, ``serving``, ``allocator``, ``machine``,
-                ``host_memory``, ``parallel``, ``kernels``.
+                ``host_memory``, ``parallel``, ``kernels``, ``holds_output``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
@@ -114,6 +115,7 @@ class Cell:
             optimizer=instantiate(configuration.get("optimizer"), WeightUpdate),
             precision=None if precision is None else Precision.of_step(precision),
             channels_last=bool(configuration.get("channels_last")),
+            holds_output=bool(configuration.get("holds_output")),
             serving=instantiate(configuration.get("serving"), Serving),
             machine=instantiate(configuration.get("machine"), Machine),
             host_memory_bytes=as_bytes(configuration.get("host_memory"), "host_memory"),
@@ -172,7 +174,9 @@ class Cell:
         workload = self.model.workload(batch_size, seed=self.seed, device=device)
         if self.serving is not None:
             workload = self._served(self.serving, workload)
-        workload = replace(workload, precision=self.precision, channels_last=self.channels_last)
+        workload = replace(
+            workload, precision=self.precision, channels_last=self.channels_last, holds_output=self.holds_output
+        )
         if self.is_simulated:
             return workload
         check_products(self.precision, real_device(self.backend))
