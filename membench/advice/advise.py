@@ -132,11 +132,11 @@ def advise(
     check_is_module(module)
     if cluster is not None:
         return advise_cluster(module, loss, batch, cluster, options)
-    check_keywords(AdviseKeywords, options, "advise")
     if unused := {"strategy", "nodes"} & options.keys():
         raise MembenchError(
             f"{', '.join(sorted(unused))}: not an option of advise on one device, which plans all methods; leave it out"
         )
+    check_keywords(AdviseKeywords, options, "advise")
     check_whole(module)
     device = this_device() if options.get("device") == THIS else options.get("device")
     machine = options.get("machine")

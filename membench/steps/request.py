@@ -79,17 +79,25 @@ class HardwareKeywords(DeviceKeywords, total=False):
     host_memory: Size | None
 
 
+class HostKeywords(TypedDict, total=False):
+    """The hosts of several GPUs.
+
+    Attributes:
+        nodes: hosts of the cluster.
+    """
+
+    nodes: Count
+
+
 class ProcessKeywords(TypedDict, total=False):
     """The processes of a step.
 
     Attributes:
-        nodes: hosts of the cluster.
         allocator: settings of PyTorch's caching allocator as in ``PYTORCH_ALLOC_CONF``:
             ``"expandable_segments:True"``, ``"max_split_size_mb:128"``; they change what is reserved, and with it
             whether the step fits.
     """
 
-    nodes: Count
     allocator: Annotated[str, _of(str, "a text such as 'expandable_segments:True'")] | None
 
 
@@ -120,19 +128,27 @@ class ProgramKeywords(TypedDict, total=False):
 
 
 class StepKeywords(ProgramKeywords, total=False):
-    """How a step computes it.
+    """Memory of a step.
 
     Attributes:
-        strategy: a name (``"layrub_hybrid"``) or an instance.
         budget: the most device memory that the step may hold, weights and inputs included. None: on a simulated device
             what it has, where the step needs more without a budget; otherwise no limit.
         channels_last: weights and inputs with four dimensions have that memory format; of a real step, the module's
             too.
     """
 
-    strategy: str | Strategy
     budget: Size | None
     channels_last: Switch
+
+
+class MethodKeywords(StepKeywords, total=False):
+    """How a step saves memory.
+
+    Attributes:
+        strategy: a name (``"layrub_hybrid"``) or an instance.
+    """
+
+    strategy: str | Strategy
 
 
 class LoopKeywords(TypedDict, total=False):
@@ -198,11 +214,13 @@ class RankKeywords(DivisionKeywords, total=False):
     stages: Count | None
 
 
-class PredictKeywords(StepKeywords, LoopKeywords, HardwareKeywords, ProcessKeywords, RankKeywords, total=False):
+class PredictKeywords(
+    MethodKeywords, LoopKeywords, HardwareKeywords, HostKeywords, ProcessKeywords, RankKeywords, total=False
+):
     """Options of `membench.predict`: those of a step, its program, what it runs on, and several GPUs."""
 
 
-class CompileKeywords(StepKeywords, HardwareKeywords, total=False):
+class CompileKeywords(MethodKeywords, HardwareKeywords, total=False):
     """Options of `membench.compile`, in addition to those of a step; what it runs on is for the simulated backend.
 
     Attributes:
@@ -261,8 +279,8 @@ def _described(declared: Sequence[type]) -> Iterator[str]:
 
 
 _KINDS = (
-    ProgramKeywords, StepKeywords, LoopKeywords, DeviceKeywords, HardwareKeywords, ProcessKeywords, DivisionKeywords,
-    RankKeywords,
+    ProgramKeywords, StepKeywords, MethodKeywords, LoopKeywords, DeviceKeywords, HardwareKeywords, HostKeywords,
+    ProcessKeywords, DivisionKeywords, RankKeywords,
 )  # fmt: skip
 
 

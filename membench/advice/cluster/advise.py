@@ -19,6 +19,7 @@ from membench.steps.request import (
     DivisionKeywords,
     Hardware,
     HardwareKeywords,
+    HostKeywords,
     Names,
     ProcessKeywords,
     ProgramKeywords,
@@ -38,7 +39,7 @@ class CombinationKeywords(DivisionKeywords, total=False):
     batch_size: Count | None
 
 
-class ClusterKeywords(ProgramKeywords, DeviceKeywords, ProcessKeywords, CombinationKeywords, total=False):
+class ClusterKeywords(ProgramKeywords, DeviceKeywords, HostKeywords, ProcessKeywords, CombinationKeywords, total=False):
     """Options of `membench.advise` with a cluster.
 
     Attributes:
