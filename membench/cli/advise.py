@@ -92,7 +92,7 @@ class Options:
 
 
 def parse(words: Sequence[str]) -> Options | ClusterOptions:
-    """Return the settings that the words are."""
+    """Return the options that the words are."""
     own, words = words_of_one_step(words, "an advice is on one step")
     if any(word.startswith("cluster=") for word in words):
         return parse_cluster(words, own)
@@ -118,17 +118,17 @@ def _with_this_device(words: Sequence[str]) -> list[str]:
     return [*others, f"device={card.name}", f"device.memory_bytes={card.memory_bytes}"]
 
 
-def run(settings: Options | ClusterOptions) -> int:
+def run(options: Options | ClusterOptions) -> int:
     """Print the advice and return the exit code."""
-    if isinstance(settings, ClusterOptions):
-        return run_cluster(settings)
+    if isinstance(options, ClusterOptions):
+        return run_cluster(options)
     # torch takes seconds, which a wrong word need not wait for
     from membench.advice.advise import Adviser
     from membench.advice.device.configured import module_changes
     from membench.strategies.pytorch import PyTorch
     from membench.sweep.cells.cell import Cell
 
-    cell = Cell.from_configuration(settings.step)
+    cell = Cell.from_configuration(options.step)
     workload = cell.workload(cell.batch_size)
     adviser = Adviser(
         workload,
@@ -136,24 +136,24 @@ def run(settings: Options | ClusterOptions) -> int:
         cell.request(PyTorch()),
         cell.machine,
         cell.host_memory_bytes,
-        module_changes(settings.step, _workload),
+        module_changes(options.step, _workload),
     )
     advice = adviser.advice(
-        settings.methods,
-        largest=settings.largest,
-        levers=settings.levers,
-        processes=settings.processes,
-        time_limit_s=settings.time_limit,
+        options.methods,
+        largest=options.largest,
+        levers=options.levers,
+        processes=options.processes,
+        time_limit_s=options.time_limit,
         progress=True,
     )
     folder = Path("outputs") / "advice"
     name = file_name(f"{advice.model}_{advice.device}")
-    if settings.output == "html":
+    if options.output == "html":
         print(shown(_write_page(folder / f"{name}.html", advice, _pictures(adviser, advice))))
     else:
-        print(_text(advice, settings.output))
-    if settings.tracking.mode != "disabled":
-        _log(settings, adviser, advice, folder / name)
+        print(_text(advice, options.output))
+    if options.tracking.mode != "disabled":
+        _log(options, adviser, advice, folder / name)
     return 0 if advice.plans else 2
 
 
@@ -185,7 +185,7 @@ def _text(advice: "Advice", output: str) -> str:
     return json.dumps(values(advice), indent=2) if output == "json" else "\n".join(lines(advice))
 
 
-def _log(settings: Options, adviser: "Adviser", advice: "Advice", folder: Path) -> None:
+def _log(options: Options, adviser: "Adviser", advice: "Advice", folder: Path) -> None:
     """Log the advice to W&B: its plans as a table; the page, the values and the figures as files."""
     from membench.advice.device.text import values
 
@@ -200,10 +200,10 @@ def _log(settings: Options, adviser: "Adviser", advice: "Advice", folder: Path) 
         name=f"advise {advice.model}",
         group=f"advise-{folder.name}",
         tags=[f"model:{advice.model}", f"device:{advice.device}"],
-        configuration={"overrides": list(settings.words), **settings.step},
+        configuration={"overrides": list(options.words), **options.step},
         summary={name: found[name] for name in numbers if found[name] is not None},
         rows=[{key: value for key, value in row.items() if key != "micro_batches"} for row in found["plans"]],
         files={path.name: path for path in files},
         records=[],
     )
-    log_sweep(settings.tracking, sweep)
+    log_sweep(options.tracking, sweep)

@@ -49,7 +49,7 @@ class ClusterOptions:
 
 
 def parse_cluster(words: Sequence[str], own: Path | None) -> ClusterOptions:
-    """Return the settings that the words are.
+    """Return the options that the words are.
 
     Args:
         own: folder with files that add to those of ``conf/``.
@@ -67,7 +67,7 @@ def parse_cluster(words: Sequence[str], own: Path | None) -> ClusterOptions:
     return ClusterOptions(step, given["cluster"], ranks, **options)
 
 
-def run_cluster(settings: ClusterOptions) -> int:
+def run_cluster(options: ClusterOptions) -> int:
     """Print the advice and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
     from membench.advice.cluster.rank_options import RankOptions
@@ -75,17 +75,17 @@ def run_cluster(settings: ClusterOptions) -> int:
     from membench.advice.cluster.text import lines, values
     from membench.sweep.cells.cell import Cell
 
-    cell = Cell.from_configuration(settings.step)
+    cell = Cell.from_configuration(options.step)
     workload = cell.workload(cell.batch_size)
     defaults = {"reduce_dtype": "fp32"} if workload.precision in (Precision.BF16, Precision.FP16) else {}
-    options = RankOptions.of(
-        replace(cell.cluster, hosts=settings.nodes),
-        settings.cluster,
+    of_ranks = RankOptions.of(
+        replace(cell.cluster, hosts=options.nodes),
+        options.cluster,
         cell.machine,
-        {**defaults, "kernels": settings.step.get("kernels"), **settings.ranks},
+        {**defaults, "kernels": options.step.get("kernels"), **options.ranks},
     )
-    advice = ClusterSearch(workload, options, cell.optimizer).advice(processes=settings.processes, progress=True)
-    if settings.output == "json":
+    advice = ClusterSearch(workload, of_ranks, cell.optimizer).advice(processes=options.processes, progress=True)
+    if options.output == "json":
         print(json.dumps(values(advice), indent=2))
     else:
         print("\n".join(lines(advice)))

@@ -30,7 +30,7 @@ class Options:
 
 
 def parse(words: Sequence[str]) -> Options:
-    """Return the settings that the words are."""
+    """Return the options that the words are."""
     own, words = take_config_dir(words)
     refuse_flags(words)
     options = read_options(words, Options)
@@ -39,22 +39,22 @@ def parse(words: Sequence[str]) -> Options:
     return Options(**options, config_dir=own)
 
 
-def run(settings: Options) -> int:
+def run(options: Options) -> int:
     """Measure the GPU, write ``<folder>/device/<gpu>.yaml``, and return the exit code.
 
     Raises:
         MembenchError: there is no GPU; membench is installed, and has no files of its own to write.
     """
-    if IS_INSTALLED and settings.config_dir is None:
+    if IS_INSTALLED and options.config_dir is None:
         raise MembenchError("name the folder to write into, as in: device=cuda --config-dir my_conf")
     # torch takes seconds, which a wrong word need not wait for
     from membench.backends.real import real_device
     from membench.profiling.rates import device_yaml, measure_device
     from membench.sweep.results.provenance import device_facts
 
-    profile, link = measure_device(real_device(settings.device))
-    target = (settings.config_dir or CONF_DIRECTORY) / "device" / f"{profile.name}.yaml"
+    profile, link = measure_device(real_device(options.device))
+    target = (options.config_dir or CONF_DIRECTORY) / "device" / f"{profile.name}.yaml"
     target.parent.mkdir(exist_ok=True)
-    write_whole(target, device_yaml(profile, link, device_facts(settings.device)))
+    write_whole(target, device_yaml(profile, link, device_facts(options.device)))
     print(f"{profile}\n{link}\nwrote {shown(target)}")
     return 0

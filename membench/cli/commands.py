@@ -94,8 +94,8 @@ def options_of(command: str) -> list[str]:
     if COMMANDS[command] is not None:
         return [line.partition(":")[0] for line in option_lines(command)]
     classes = [node for node in _syntax(command).body if isinstance(node, ast.ClassDef)]
-    settings = [node for node in classes if node.name.endswith("Options")]
-    fields = [field for node in settings for field in node.body if isinstance(field, ast.AnnAssign)]
+    declared = [node for node in classes if node.name.endswith("Options")]
+    fields = [field for node in declared for field in node.body if isinstance(field, ast.AnnAssign)]
     read = [field.target for field in fields if "FLAG" not in ast.unparse(field.annotation)]  # see `words.readers_of`
     return [target.id for target in read if isinstance(target, ast.Name)]
 

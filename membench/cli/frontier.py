@@ -91,7 +91,7 @@ class Options:
 
 
 def parse(words: Sequence[str]) -> Options:
-    """Return the settings that the words are."""
+    """Return the options that the words are."""
     own, words = words_of_one_step(words, "name one model and one device, or none for the committed frontiers")
     options, described = take_options(words, Options, own)
     known = [name for name in configuration.names("strategy", own) if name not in LEFT_OUT]
@@ -134,17 +134,17 @@ def _written_to(step: Configuration, tables: Path, pictures: Path) -> Job:
     return Job(step, tables / f"{name}.csv", pictures / f"{name}.png")
 
 
-def run(settings: Options) -> int:
+def run(options: Options) -> int:
     """Sweep each job, write its table and its picture, print what came out, and return the exit code."""
     # torch and matplotlib take seconds, which a wrong word need not wait for
     from membench.pictures.frontier import draw, save
     from membench.sweep.frontier import Cells, sweep
 
-    for job in settings.jobs:
+    for job in options.jobs:
         with Workers() as workers:
-            records = Records(settings.records, workers.run, settings.rerun)
-            with Cells(workers, records, job.step, settings.workers) as cells:
-                frontier, made = sweep(job.step, settings.described, settings.budgets, cells, _title(job.step))
+            records = Records(options.records, workers.run, options.rerun)
+            with Cells(workers, records, job.step, options.workers) as cells:
+                frontier, made = sweep(job.step, options.described, options.budgets, cells, _title(job.step))
         _write_table(frontier, job.table)
         save(draw(frontier), job.picture)
         print("\n".join([*_lines(frontier), *_failures(made), shown(job.table), shown(job.picture)]), flush=True)

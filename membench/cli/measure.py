@@ -104,13 +104,13 @@ class CellRunner:
         capacity_bytes: the memory that a cell may use; None if unknown.
     """
 
-    settings: Options
+    options: Options
     records: Records
     directory: Path
     capacity_bytes: int | None
 
     def run(self, model: str, batch_size: int | str, system: str) -> Record:
-        cell = cell_of(self.settings, model, batch_size, system)
+        cell = cell_of(self.options, model, batch_size, system)
         return self.records.run(cell, capacity_bytes=self.capacity_bytes)
 
     def run_largest(self, model: str, system: str) -> Record:
@@ -119,41 +119,39 @@ class CellRunner:
 
 
 def parse(words: Sequence[str]) -> Options:
-    """Return the settings that the words are."""
+    """Return the options that the words are."""
     own, words = take_config_dir(words)
     refuse_flags(words)
     return Options(**read_options(words, Options, own), config_dir=own)
 
 
-def run(settings: Options) -> int:
-    """Measure the settings' task, and return the exit code."""
-    facts = device_facts_from_outside(settings.backend)
-    directory = settings.folder / file_name(facts["device"])
-    capacity_bytes = parse_bytes(settings.budget) if settings.budget else facts.get("device_memory_bytes")
-    with Workers(settings.time_limit_s) as workers:
-        records = Records(directory / "records", announced(workers.run), settings.rerun)
-        measure = measure_limits if settings.task == "limits" else measure_strategies
-        measure(CellRunner(settings, records, directory, capacity_bytes))
+def run(options: Options) -> int:
+    """Measure the options' task, and return the exit code."""
+    facts = device_facts_from_outside(options.backend)
+    directory = options.folder / file_name(facts["device"])
+    capacity_bytes = parse_bytes(options.budget) if options.budget else facts.get("device_memory_bytes")
+    with Workers(options.time_limit_s) as workers:
+        records = Records(directory / "records", announced(workers.run), options.rerun)
+        measure = measure_limits if options.task == "limits" else measure_strategies
+        measure(CellRunner(options, records, directory, capacity_bytes))
     return 0
 
 
 def measure_strategies(runner: CellRunner) -> None:
     """Measure strategies and baselines side by side, model by model."""
-    for model in runner.settings.models or MODELS:
+    for model in runner.options.models or MODELS:
         made = [
             (system, runner.run(model, batch_size, system))
             for batch_size in _batch_sizes(runner, model)
-            for system in runner.settings.strategies or NameIn(SYSTEMS).names(runner.settings.config_dir)
+            for system in runner.options.strategies or NameIn(SYSTEMS).names(runner.options.config_dir)
         ]
-        write_csv(
-            device_table("strategies", made), runner.directory / f"strategies-{model}{runner.settings.suffix}.csv"
-        )
+        write_csv(device_table("strategies", made), runner.directory / f"strategies-{model}{runner.options.suffix}.csv")
 
 
 def measure_limits(runner: CellRunner) -> None:
     """Find the largest batch of each model and the greatest depth that fit."""
-    systems = runner.settings.strategies or LIMIT_STRATEGIES
-    for model in runner.settings.models or LIMIT_MODELS:
+    systems = runner.options.strategies or LIMIT_STRATEGIES
+    for model in runner.options.models or LIMIT_MODELS:
         made = [(system, runner.run_largest(model, system)) for system in systems]
         write_csv(device_table("largest batch", made), runner.directory / f"limits-{model}.csv")
     deepest = [(system, _deepest(runner, size, system)) for size in DEPTH_BATCH_SIZES for system in systems]
@@ -174,29 +172,29 @@ def _deepest(runner: CellRunner, batch_size: int, system: str) -> Record:
 
 def _batch_sizes(runner: CellRunner, model: str) -> list[int]:
     """Return the batch sizes to measure, `LARGEST` replaced by the one with which eager fills the card."""
-    usual = configuration.read("model", model, runner.settings.config_dir).get("batch_size", LARGEST)
-    wanted = runner.settings.batch_sizes or (usual, LARGEST)
+    usual = configuration.read("model", model, runner.options.config_dir).get("batch_size", LARGEST)
+    wanted = runner.options.batch_sizes or (usual, LARGEST)
     found = [
         runner.run_largest(model, "eager").configuration["batch_size"] if size == LARGEST else size for size in wanted
     ]
     return [size for size in dict.fromkeys(found) if isinstance(size, int)]
 
 
-def cell_of(settings: Options, model: str, batch_size: int | str, system: str) -> Configuration:
+def cell_of(options: Options, model: str, batch_size: int | str, system: str) -> Configuration:
     """Return a cell's configuration, as Hydra would compose it."""
-    own = settings.config_dir
+    own = options.config_dir
     group = "baseline" if system in configuration.names("baseline") else "strategy"
-    switches = {"cuda_graph": settings.cuda_graph} if settings.backend == "cuda" else {}
-    precision = {"precision": settings.precision} if settings.precision else {}
+    switches = {"cuda_graph": options.cuda_graph} if options.backend == "cuda" else {}
+    precision = {"precision": options.precision} if options.precision else {}
     return {
         "model": configuration.read("model", model, own),
         "batch_size": batch_size,
         "strategy": configuration.read(group, system, own),
         "framework": configuration.read("framework", "pytorch"),
         "device": None,
-        "backend": configuration.read("backend", settings.backend) | switches,
+        "backend": configuration.read("backend", options.backend) | switches,
         "seed": 0,
-        "budget": settings.budget,
+        "budget": options.budget,
         "micro_batch": None,
         **precision,
     }

@@ -74,7 +74,7 @@ class Options:
 
 
 def parse(words: Sequence[str]) -> Options:
-    """Return the settings that the words are."""
+    """Return the options that the words are."""
     from membench.steps.request import RankKeywords
 
     own, words = words_of_one_step(words, "a prediction is of one step")
@@ -91,19 +91,19 @@ def parse(words: Sequence[str]) -> Options:
     return Options(cell_configuration(compose_step("predict", words, own, _DEFAULTS)), ranks, **options)
 
 
-def run(settings: Options) -> int:
+def run(options: Options) -> int:
     """Print the prediction and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
     from membench.steps.parallel.ranks import ranks_of
     from membench.steps.predict import Predictor
     from membench.sweep.cells.cell import Cell
 
-    cell = Cell.from_configuration(settings.configuration)
-    workload, cluster = cell.workload(cell.batch_size), replace(cell.cluster, hosts=settings.nodes)
-    ranks = ranks_of(workload.module, cluster, **settings.ranks)
+    cell = Cell.from_configuration(options.configuration)
+    workload, cluster = cell.workload(cell.batch_size), replace(cell.cluster, hosts=options.nodes)
+    ranks = ranks_of(workload.module, cluster, **options.ranks)
     predictor = Predictor(workload, cell.request(cell.method.strategy()), ranks)
     table: Sequence[str] = ()
-    if settings.breakdown:
+    if options.breakdown:
         prediction, operators = predictor.broken_down(machine=cell.simulated_machine)
         table = ["", *operator_lines(operators, prediction.step_time_s)]
     else:

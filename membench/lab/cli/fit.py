@@ -48,36 +48,36 @@ class Options:
 
 
 def parse(words: Sequence[str]) -> Options:
-    """Return the settings that the words are."""
+    """Return the options that the words are."""
     own, words = take_config_dir(words)
     refuse_flags(words)
     if words in (["codec"], ["waves"], ["kernels"]):
         return Options(codec="codec" in words, waves="waves" in words, kernels="kernels" in words)
-    settings = Options(**read_options(words, Options, own), config_dir=own)
-    if not settings.device or not settings.framework:
+    options = Options(**read_options(words, Options, own), config_dir=own)
+    if not options.device or not options.framework:
         raise MembenchError(
             "name what to fit: `framework=caffe device=k40m`, `codec`, `waves` or `kernels`, each alone"
         )
-    return settings
+    return options
 
 
-def run(settings: Options) -> int:
+def run(options: Options) -> int:
     """Fit, print what was found, and return the exit code."""
-    if settings.codec:
+    if options.codec:
         from membench.lab.calibrate.codec import fit_codec
 
         print(fit_codec())
-    elif settings.waves:
+    elif options.waves:
         from membench.lab.calibrate.waves import fit_waves
 
         print(fit_waves())
-    elif settings.kernels:
+    elif options.kernels:
         from membench.lab.calibrate.kernel_rates import fit_kernels
 
         print(fit_kernels(ROOT / "experiments" / "validation", CONF_DIRECTORY / "framework" / "pytorch.yaml"))
     else:
-        device = instantiate(configuration.read("device", settings.device, settings.config_dir))
-        _fit(settings.framework, device, settings.config_dir or CONF_DIRECTORY)
+        device = instantiate(configuration.read("device", options.device, options.config_dir))
+        _fit(options.framework, device, options.config_dir or CONF_DIRECTORY)
     return 0
 
 

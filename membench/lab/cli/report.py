@@ -42,7 +42,7 @@ Options = PageOptions | CompareOptions
 
 
 def parse(words: Sequence[str]) -> Options:
-    """Return the settings of the pages, or of the comparison if the first bare word is ``compare``."""
+    """Return the options of the pages, or of the comparison if the first bare word is ``compare``."""
     refuse_flags(words, known=())
     bare, options = split(words)
     if bare[:1] != ["compare"]:
@@ -53,24 +53,24 @@ def parse(words: Sequence[str]) -> Options:
     return CompareOptions(Path(bare[1]), Path(bare[2]), **changes)
 
 
-def run(settings: Options) -> int:
+def run(options: Options) -> int:
     """Write the pages or print the comparison, and return the exit code."""
-    if isinstance(settings, CompareOptions):
-        before, after = read_results(settings.before), read_results(settings.after)
-        comparison = compare(before, after, tolerance=settings.tolerance)
-        print(f"A: {settings.before}", f"B: {settings.after}", *comparison_lines(comparison), sep="\n")
+    if isinstance(options, CompareOptions):
+        before, after = read_results(options.before), read_results(options.after)
+        comparison = compare(before, after, tolerance=options.tolerance)
+        print(f"A: {options.before}", f"B: {options.after}", *comparison_lines(comparison), sep="\n")
         return int(not comparison.is_same)
     from membench.lab.papers.pages.pages import write_report
     from membench.lab.papers.pages.paper_page import Sources, papers_with_results
 
     sources = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")
-    papers = settings.papers or papers_with_results(sources)
+    papers = options.papers or papers_with_results(sources)
     if not papers:
         message = (
             f"there are no results in {shown(sources.results.resolve())}; `membench reproduce` makes them in a checkout"
         )
         raise MembenchError(message)
-    index, *pages = write_report(papers, sources, settings.to)
+    index, *pages = write_report(papers, sources, options.to)
     names = ", ".join(path.name for path in pages)
     print(f"{index}, with {names}, of the results in {shown(sources.results.resolve())}")
     return 0

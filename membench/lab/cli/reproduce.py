@@ -77,28 +77,28 @@ def parse(words: Sequence[str]) -> Options:
     return Options(**values | typed)
 
 
-def run(settings: Options) -> int:
+def run(options: Options) -> int:
     """Reproduce the paper, or list its cells in a dry run, and return the exit code."""
-    paper = load_paper(EXPERIMENTS / settings.paper)
+    paper = load_paper(EXPERIMENTS / options.paper)
     cells = compose_cells(paper, needed_cells(paper))
-    with Workers(settings.time_limit_s) as workers:
-        known = Records(ROOT / "outputs" / "records" / "simulated", workers.run, settings.rerun)
-        if settings.dry_run:
+    with Workers(options.time_limit_s) as workers:
+        known = Records(ROOT / "outputs" / "records" / "simulated", workers.run, options.rerun)
+        if options.dry_run:
             print(plan([(known, list(cells.values()))]))
             return 0
         if gpu := gpu_at_hand():
             folder = MEASURED / file_name(gpu["device"])
-            measured = Records(folder / "records", announced(workers.run), settings.rerun)
+            measured = Records(folder / "records", announced(workers.run), options.rerun)
             measure_on_gpu(paper, cells, measured, folder)
-        execution = Execution(known.run, settings.workers, workers.close)
+        execution = Execution(known.run, options.workers, workers.close)
         records, numbers = reproduce(paper, cells, execution, RESULTS)
-        if settings.sensitivity:
+        if options.sensitivity:
             vary(paper, numbers, execution, RESULTS)
     made = list({record.configuration_hash: record for record in records.values()}.values())
     drawn = _draw(paper.name)
-    logged = _log(settings, made, numbers)
+    logged = _log(options, made, numbers)
     print(closing_summary(made, numbers, logged))
-    return drawn or int(settings.strict and has_failed(made))
+    return drawn or int(options.strict and has_failed(made))
 
 
 Reading = tuple[Paper, Mapping[PaperCell, Configuration]]
@@ -162,20 +162,20 @@ def _evaluated(paper: Paper, records: Mapping[PaperCell, Record], results: Path)
     return evaluate_all(paper, records, trainings)
 
 
-def _log(settings: Options, records: list[Record], numbers: PaperNumbers) -> Path | None:
+def _log(options: Options, records: list[Record], numbers: PaperNumbers) -> Path | None:
     """Log the reproduction to W&B, and return the run's folder if there is one."""
     paper = numbers.paper
     sweep = Sweep(
         name=f"reproduce {paper.name}",
         group=f"reproduce-{paper.name}",
         tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
-        configuration=asdict(settings) | {"rerun": str(settings.rerun)},
+        configuration=asdict(options) | {"rerun": str(options.rerun)},
         summary=asdict(numbers.predicted) | {"fitted": numbers.fitted.judged, "held_out": numbers.held_out.judged},
         rows=read_csv(RESULTS / paper.name / "scoreboard.csv"),
         files={name: RESULTS / name for name in (paper.name, "SCOREBOARD.md")},
         records=records,
     )
-    return log_sweep(settings.tracking, sweep)
+    return log_sweep(options.tracking, sweep)
 
 
 def _draw(paper: str) -> int:

@@ -49,12 +49,12 @@ def parse(words: Sequence[str]) -> Options:
     return Options(tuple(trainings), ROOT / "results" / papers[0])
 
 
-def run(settings: Options) -> int:
+def run(options: Options) -> int:
     """Run the trainings that have no record yet, and return the exit code."""
-    for training in settings.trainings:
+    for training in options.trainings:
         _check(training)
-    directory = settings.directory
-    made = run_trainings(settings.trainings, directory)
+    directory = options.directory
+    made = run_trainings(options.trainings, directory)
     print(f"curves in {shown(directory / 'training.csv')}, records in {shown(directory / 'training.jsonl')}")
     return int(any(record.outcome is not Outcome.OK for records in made.values() for record in records))
 

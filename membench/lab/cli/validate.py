@@ -70,28 +70,28 @@ class Options:
 
 
 def parse(words: Sequence[str]) -> Options:
-    """Return the settings that the words are."""
+    """Return the options that the words are."""
     refuse_flags(words, known=())
-    settings = Options(**read_options(words, Options))
-    if settings.row is not None and (len(settings.dataset) != 1 or settings.rows is not None):
+    options = Options(**read_options(words, Options))
+    if options.row is not None and (len(options.dataset) != 1 or options.rows is not None):
         raise MembenchError("row is one of a single data set, as in: membench validate dataset=torchtune row=3")
-    return settings
+    return options
 
 
-def run(settings: Options) -> int:
+def run(options: Options) -> int:
     """Predict the rows, print the errors, write and draw them if all rows ran, and return the exit code."""
     # pandas and torch take seconds, which a wrong word need not wait for
     from membench.lab.validation.dataset import known_datasets, load_dataset
     from membench.lab.validation.errors import summaries
 
     known = known_datasets(DATASETS)
-    datasets = [load_dataset(DATASETS, name) for name in settings.dataset or known]
-    if settings.row is not None:
-        print("\n".join(_row_lines(datasets[0], settings.row)))
+    datasets = [load_dataset(DATASETS, name) for name in options.dataset or known]
+    if options.row is not None:
+        print("\n".join(_row_lines(datasets[0], options.row)))
         return 0
-    compared = _compared(datasets, settings)
+    compared = _compared(datasets, options)
     print("\n".join(_lines([line for data, rows in compared for line in summaries(data, rows)])))
-    if settings.rows is not None:
+    if options.rows is not None:
         return 0
     names = [data.name for data in datasets]
     others = [name for name in known if name not in names and (RESULTS / f"{name}.csv").exists()]
@@ -101,21 +101,21 @@ def run(settings: Options) -> int:
     return subprocess.run([sys.executable, "-m", "paper_figs", "validation"], cwd=ROOT, check=False).returncode
 
 
-def _compared(datasets: "Sequence[DataSet]", settings: Options) -> "list[tuple[DataSet, Sequence[Comparison]]]":
+def _compared(datasets: "Sequence[DataSet]", options: Options) -> "list[tuple[DataSet, Sequence[Comparison]]]":
     """Return data sets with their rows and predictions, which are made, or read from the tables."""
     from membench.lab.validation.errors import comparisons
     from membench.lab.validation.predicting import predict_rows
     from membench.lab.validation.predictions import Predictions
     from membench.lab.validation.tables import as_written, read_predictions
 
-    if settings.rerun == "none":
-        kept = [each for data in datasets for each in _spread(read_predictions(data, RESULTS), settings.rows)]
+    if options.rerun == "none":
+        kept = [each for data in datasets for each in _spread(read_predictions(data, RESULTS), options.rows)]
         made = iter(kept)
     else:
-        chosen = [row for data in datasets for row in _spread(data.rows, settings.rows)]
+        chosen = [row for data in datasets for row in _spread(data.rows, options.rows)]
         predictions = Predictions(RECORDS, predict_rows)
-        made = map(as_written, predictions.of(chosen, workers=settings.workers, again=settings.rerun == "all"))
-    return [(data, comparisons(data, _spread(data.rows, settings.rows), made)) for data in datasets]
+        made = map(as_written, predictions.of(chosen, workers=options.workers, again=options.rerun == "all"))
+    return [(data, comparisons(data, _spread(data.rows, options.rows), made)) for data in datasets]
 
 
 def _write(compared: "Sequence[tuple[DataSet, Sequence[Comparison]]]") -> None:
