@@ -45,7 +45,6 @@ from membench.core.errors import MembenchError
 from membench.core.record import Configuration
 from membench.core.units import format_bytes, format_seconds
 from membench.steps.predicted.intervals import chance_in_words, in_words
-from membench.steps.predicted.prediction import host_waits_in_words
 from membench.sweep.composition import cell_configuration
 
 if TYPE_CHECKING:
@@ -163,6 +162,8 @@ def _of_ranks(ranks: "Ranks", prediction: "Prediction") -> Iterator[tuple[str, s
 
 
 def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
+    from membench.steps.predicted.prediction import host_waits_in_words  # imports torch
+
     capacity, chance = format_bytes(prediction.capacity_bytes), chance_in_words(prediction.fit_probability)
     yield "fits", (f"yes, in {capacity}" if prediction.fits else f"no, not in {capacity}") + chance
     yield "allocated", _exact(prediction.allocated_bytes)
