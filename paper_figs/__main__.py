@@ -1,6 +1,7 @@
 """`python -m paper_figs layrub` draws every figure of a paper anew from results/layrub; without a name, of each paper.
 
-`python -m paper_figs validation` draws those of results/validation. The overview of all papers is drawn in any case.
+`python -m paper_figs validation` draws those of results/validation and the league's. In any case the overview of all
+papers is drawn.
 """
 
 import sys
@@ -47,13 +48,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def figures(papers: Sequence[str]) -> Iterator[tuple[Path, Callable[[], "Figure"]]]:
     """Yield each figure's path without a suffix, and the function that draws it."""
-    from paper_figs import scatter
+    from paper_figs import league, scatter
     from paper_figs.overview import draw_all, draw_paper
 
     for paper in papers:
         if paper == VALIDATION:
             for name, dataset, quantity in scatter.pictures(RESULTS):
                 yield HERE / VALIDATION / name, partial(scatter.draw, dataset, quantity)
+            yield HERE / VALIDATION / league.FOLDER, league.draw
             continue
         for script in sorted((HERE / paper).glob(SCRIPTS)):
             yield script.with_suffix(""), partial(_draw_script, f"paper_figs.{paper}.{script.stem}")

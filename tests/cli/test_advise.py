@@ -24,7 +24,7 @@ def test_it_prints_whether_it_fits_a_table_and_lines_to_paste(capsys: pytest.Cap
     captured = capsys.readouterr()
     assert captured.out.startswith("lenet, batch 8, adamw, simulated on rtx3090\n  plain PyTorch  fits in 23.6 GB\n")
     assert "\n  eager " in captured.out and "strategy='eager'" in captured.out
-    assert "published measurements of plain PyTorch" in captured.out
+    assert "90% of published steps of this kind (training on one GPU" in captured.out
     assert not captured.err  # a bar is only drawn in a terminal
 
 
@@ -33,7 +33,7 @@ def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] and found["largest_batch"] is None
     assert {plan["name"] for plan in found["plans"]} == {"eager", "layrub_hybrid"}
-    assert len(found["code"]) == 3 and found["trust"][0]["rows"] > 0
+    assert len(found["code"]) == 3 and "training on one GPU" in found["trust"][0]
 
 
 @pytest.mark.slow

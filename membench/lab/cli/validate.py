@@ -7,8 +7,9 @@
     membench validate rerun=all workers=4
     membench validate rerun=none                  predicts nothing: the page and all else from the tables that are there
 
-Writes results/validation: a table for each data set, with a line for each row; a summary; a page. Writes the intervals
-of predictions, conf/intervals.yaml, and draws paper_figs/validation. A prediction is kept in outputs/records/validation
+Writes results/validation: a table for each data set, with a line for each row; a summary; a page. Writes the same in
+results/league of data sets whose rows others have predicted too, and the intervals of predictions, conf/intervals.yaml.
+Draws paper_figs/validation. A prediction is kept in outputs/records/validation
 and made again when the code or a constant that decides it has changed; those of data sets that are not named are taken
 from their tables. Needs a checkout of the repository, and timm and transformers: pip install 'membench[zoo,tuning]'.
 """
@@ -35,6 +36,7 @@ _Row = TypeVar("_Row")
 
 DATASETS = ROOT / "experiments" / "validation"
 RESULTS = ROOT / "results" / "validation"
+LEAGUE = ROOT / "results" / "league"
 RECORDS = ROOT / "outputs" / "records" / "validation"
 
 
@@ -97,7 +99,7 @@ def run(options: Options) -> int:
     others = [name for name in known if name not in names and (RESULTS / f"{name}.csv").exists()]
     kept = _compared([load_dataset(DATASETS, name) for name in others], Options(rerun="none"))
     _write(sorted([*compared, *kept], key=lambda each: known.index(each[0].name)))
-    print(f"every row and the summary in {shown(RESULTS)}, intervals in {shown(INTERVALS)}")
+    print(f"every row and the summary in {shown(RESULTS)} and {shown(LEAGUE)}, intervals in {shown(INTERVALS)}")
     return subprocess.run([sys.executable, "-m", "paper_figs", "validation"], cwd=ROOT, check=False).returncode
 
 
@@ -122,6 +124,7 @@ def _write(compared: "Sequence[tuple[DataSet, Sequence[Comparison]]]") -> None:
     """Write the results of all data sets, and the intervals that follow from them."""
     from membench.lab.validation.errors import summaries
     from membench.lab.validation.intervals import with_intervals, write_intervals
+    from membench.lab.validation.league import write_league
     from membench.lab.validation.page import write_page
     from membench.lab.validation.tables import write_rows, write_summary
 
@@ -130,7 +133,8 @@ def _write(compared: "Sequence[tuple[DataSet, Sequence[Comparison]]]") -> None:
     for data, rows in compared:
         write_rows(data, rows, RESULTS)
     write_summary(found, RESULTS)
-    write_page(compared, found, DATASETS, RESULTS)
+    write_page(compared, found, RESULTS)
+    write_league(compared, LEAGUE)
     write_intervals(compared, INTERVALS)
 
 

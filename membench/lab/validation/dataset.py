@@ -7,6 +7,7 @@ from typing import Any
 
 from membench.core.configuration import read_options
 from membench.core.errors import MembenchError, near
+from membench.lab.validation.peers import Peer
 from membench.lab.validation.rows import QUANTITIES, Row, read_rows
 
 FITTED = "fitted.yaml"
@@ -25,6 +26,8 @@ class DataSet:
         fitted: values of rows on which a constant was fitted, all rows that have them are; with a ``quantity``, only
             that one.
         notes: what a reader has to know of the rows; sentences.
+        peers: others who published predictions of them, or errors.
+        knew: what constants of ours rest on, for the league.
     """
 
     name: str
@@ -33,6 +36,8 @@ class DataSet:
     rows: tuple[Row, ...]
     fitted: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = field(default=())
+    peers: tuple[Peer, ...] = ()
+    knew: str = ""
 
     @property
     def quantities(self) -> tuple[str, ...]:
@@ -87,6 +92,8 @@ def load_dataset(folder: Path, name: str) -> DataSet:
             rows=rows,
             fitted=tuple(read_options(folder / FITTED).get(name, ())),
             notes=tuple(options.get("notes", ())),
+            peers=tuple(Peer(**each) for each in options.get("peers", ())),
+            knew=options.get("knew", ""),
         )
     except KeyError as error:
         raise MembenchError(f"{path} or its table has no {error.args[0]!r}; add it") from error

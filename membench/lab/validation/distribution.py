@@ -1,16 +1,21 @@
-"""Distribution of relative errors over many rows, with a bootstrap interval of its median."""
+"""Distribution of relative errors over many rows, and bootstrap intervals of their median or mean."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import bootstrap
 
 WITHIN = (0.10, 0.25, 0.50)
 CONFIDENCE = 0.9
-"""Of the interval of a median."""
+"""Of the interval of a statistic."""
 _RESAMPLES = 2000
 _SEED = 68
+
+Statistic = Callable[..., Any]
+STATISTICS: Mapping[str, Statistic] = {"median": np.median, "mean": np.mean}
 
 
 @dataclass(frozen=True)
@@ -42,18 +47,20 @@ class Distribution:
         return cls(
             rows=len(signed),
             median=float(np.median(absolute)),
-            median_interval=_median_interval(absolute),
+            median_interval=interval_of(absolute, np.median),
             p90=float(np.quantile(absolute, 0.9)),
             bias=float(np.median(signed)),
             within=tuple(float(np.mean(absolute <= limit)) for limit in WITHIN),
         )
 
 
-def _median_interval(values: np.ndarray) -> tuple[float, float] | None:
+def interval_of(values: ArrayLike, statistic: Statistic) -> tuple[float, float] | None:
+    """Return the bounds of a statistic by the percentile bootstrap; None of fewer than two values."""
+    values = np.asarray(values)
     if len(values) < 2:
         return None
     found = bootstrap(
-        (values,), np.median, n_resamples=_RESAMPLES, confidence_level=CONFIDENCE, method="percentile",
+        (values,), statistic, n_resamples=_RESAMPLES, confidence_level=CONFIDENCE, method="percentile",
         random_state=np.random.default_rng(_SEED),
     ).confidence_interval  # fmt: skip
     return float(found.low), float(found.high)

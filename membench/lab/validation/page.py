@@ -7,18 +7,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from membench.core.files import write_whole
 from membench.lab.validation.dataset import DataSet
-from membench.lab.validation.distribution import Distribution
 from membench.lab.validation.errors import Comparison, Summary, order_of
 from membench.lab.validation.rows import LARGEST, QUANTITIES
 
 PAGE = "README.md"
-PUBLISHED = "published.yaml"
-"""Errors that others published, in the folder of the data sets."""
 _QUANTITIES = {
     "step_time_s": "step time",
     "allocated_bytes": "allocated memory",
@@ -31,15 +27,26 @@ _LEAST_ROWS = 4
 
 
 def write_page(
-    compared: Sequence[tuple[DataSet, Sequence[Comparison]]], found: Sequence[Summary], published: Path, folder: Path
+    compared: Sequence[tuple[DataSet, Sequence[Comparison]]], found: Sequence[Summary], folder: Path
 ) -> None:
     """Write ``<folder>/README.md``.
 
     Args:
         compared: each data set with its rows.
         found: the summaries of all data sets.
-        published: the folder of the data sets.
     """
+    render(
+        "validation.md",
+        folder,
+        glance=[line for line in found if line.part in ("judged", "fitted", "changes")],
+        suffixes={"judged": "", "fitted": ", rows fitted on", "changes": ", changes"},
+        coverage=coverage([each for _, rows in compared for each in rows]),
+        sets=[_set(data, rows, found) for data, rows in compared],
+    )
+
+
+def render(template: str, folder: Path, **values: Any) -> None:
+    """Write ``<folder>/README.md`` from one of the templates."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
@@ -49,18 +56,13 @@ def write_page(
     environment.filters.update(
         percent=_percent,
         quantity=_QUANTITIES.__getitem__,
-        median=_median,
+        median=lambda found: with_interval(found.median, found.median_interval) if found else "",
+        with_interval=with_interval,
         p90=lambda line: _percent(line.ours.p90) if line.ours else "",
         within=lambda line, position: _percent(line.ours.within[position]) if line.ours else "",
         bias=lambda line: f"{100 * line.ours.bias:+.1f} %" if line.ours else "",
     )
-    text = environment.get_template("validation.md").render(
-        glance=[line for line in found if line.part in ("judged", "fitted", "changes")],
-        published=yaml.safe_load((published / PUBLISHED).read_text()),
-        suffixes={"judged": "", "fitted": ", rows fitted on", "changes": ", changes"},
-        coverage=coverage([each for _, rows in compared for each in rows]),
-        sets=[_set(data, rows, found) for data, rows in compared],
-    )
+    text = environment.get_template(template).render(**values)
     # a part that a data set lacks leaves its empty lines
     write_whole(folder / PAGE, re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n")
 
@@ -107,14 +109,9 @@ def coverage(comparisons: Sequence[Comparison]) -> dict[str, tuple[int, float]]:
     return {title: (len(rows), sum(rows) / len(rows)) for title, rows in found.items() if rows}
 
 
-def _median(found: Distribution | None) -> str:
-    """Return a median with its interval in percent."""
-    if found is None:
-        return ""
-    if found.median_interval is None:
-        return _percent(found.median)
-    low, high = found.median_interval
-    return f"{_percent(found.median)} ({100 * low:.1f} to {100 * high:.1f})"
+def with_interval(value: float, interval: tuple[float, float] | None) -> str:
+    """Return a fraction in percent, with the bounds of its interval."""
+    return _percent(value) + (f" ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})" if interval else "")
 
 
 def _percent(value: float) -> str:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.lab.validation.dataset import DataSet
 from membench.lab.validation.errors import ROOFLINE, Comparison, comparisons, summaries
@@ -14,7 +13,6 @@ from membench.lab.validation.predictions import RowPrediction
 from membench.lab.validation.rows import Row
 from membench.lab.validation.tables import as_written, read_predictions, write_rows, write_summary
 
-PUBLISHED = ROOT / "experiments" / "validation"
 MEASURED = {"step_time_s": 1.0, "used_bytes": 2e9}
 ROWS = tuple(Row(number, "resnet18", "t4", MEASURED, 16, {"batch_size": 8}) for number in range(4))
 DATA = DataSet("first", "Title of first", "somewhere", ROWS)
@@ -49,7 +47,7 @@ def test_a_table_of_other_rows_is_refused(tmp_path: Path) -> None:
 def test_every_median_of_several_rows_has_an_interval(tmp_path: Path) -> None:
     found = summaries(DATA, compared())
     write_summary(found, tmp_path)
-    write_page([(DATA, compared())], found, PUBLISHED, tmp_path)
+    write_page([(DATA, compared())], found, tmp_path)
     page = (tmp_path / "README.md").read_text()
     glance = next(line for line in page.splitlines() if line.startswith("| first | step time |"))
     assert "14.3 % (0.0 to 28.6)" in glance and "87.7 % (87.7 to 87.7)" in glance
