@@ -13,7 +13,7 @@ def test_it_prints_three_sizes_and_a_time(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert out.startswith("lenet, batch 4, amp_bf16, adamw, predicted for rtx4090\n")
     names = [line.split("  ")[1].strip() for line in out.splitlines()[1:]]
-    assert names == ["fits", "allocated", "made up of", "reserved", "used", "step time", "throughput"]
+    assert names == ["fits", "allocated", "made up of", "reserved", "used", "step time", "waits", "throughput"]
     assert "optimizer state" in out
 
 
@@ -59,7 +59,7 @@ def test_the_machine_is_one_of_the_options(capsys: pytest.CaptureFixture[str]) -
     chosen = capsys.readouterr().out.splitlines()
     assert chosen[0] == "lenet, batch 4, adamw, predicted for rtx4090 in machine desktop"
     differing = [line.split()[0] for line, other in zip(chosen, by_default, strict=True) if line != other]
-    assert differing == ["lenet,", "step", "throughput"]
+    assert differing == ["lenet,", "step", "waits", "throughput"]
 
 
 @pytest.mark.parametrize(
