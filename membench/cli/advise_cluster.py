@@ -25,6 +25,7 @@ _CHECKPOINTING = ("none", "selective", "every_second", "full")
 _NOT_HERE = (
     "budget",
     "channels_last",
+    "holds_output",
     "host_memory",
     "largest",
     "levers",

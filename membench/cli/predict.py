@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from hydra import compose
 
+from membench.cli.assumptions import assumptions
 from membench.cli.cluster_words import read_cluster
 from membench.cli.command_line import MULTIRUN, check_arguments
 from membench.cli.operators import operator_lines
@@ -165,6 +166,7 @@ def run(settings: Options) -> int:
         *_values(prediction),
         *_rates(cell, prediction),
         *(_of_ranks(ranks, prediction) if cluster.devices > 1 else ()),
+        ("assumed", "; ".join(assumptions(workload, cell.optimizer, cluster.profile))),
     ]
     lines = [_step(workload.name, cell, prediction), *(f"  {name:<20} {value}" for name, value in values)]
     print("\n".join([*lines, *table]))
