@@ -27,11 +27,11 @@ from membench.core.configuration import ROOT, instantiate
 from membench.core.errors import MembenchError, one_line
 from membench.core.files import write_whole
 from membench.core.graph.schedule import Offload, RepeatedSchedule
-from membench.core.hardware.device import as_device
 from membench.core.record import Configuration
 from membench.core.tables import format_number, read_csv, write_csv
 from membench.core.units import GIB, KIB
 from membench.planning.memory.device_memory import device_memory
+from membench.steps.arguments import in_process
 from membench.steps.simulated_step import simulated_step
 from membench.sweep.cells.cell import Cell
 from membench.sweep.cells.graphs import Graphs
@@ -134,7 +134,7 @@ def simulate(configuration: Configuration) -> Row:
     step = simulated_step(plan, cell.cost)
     measured = step.measure()
     capacity = cell.simulated_device.memory_bytes
-    reserved = device_memory(plan, as_device(cell.simulated_device, ALLOCATOR)).reserved_bytes
+    reserved = device_memory(plan, in_process(cell.simulated_device, {"allocator": ALLOCATOR})).reserved_bytes
     outcome = OK if reserved <= capacity else OWN_MANAGER if step.predicted_peak_bytes <= capacity else "out of memory"
     return {
         "outcome": outcome,

@@ -30,7 +30,7 @@ from membench.core.step.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.planning.memory.holders import activations_at_peak_bytes
 from membench.planning.rewrites.update import add_update
-from membench.steps.arguments import as_bytes, as_machine, as_strategy, workload_of
+from membench.steps.arguments import as_bytes, as_machine, as_strategy, in_process, workload_of
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
 from membench.steps.plan import Runs
 from membench.steps.predicted.fused_graphs import compiled_parts
@@ -142,7 +142,7 @@ def advise(
     machine = options.get("machine")
     adviser = Adviser(
         workload_of(module, loss, batch, **workload_options(options)),
-        as_device(device, options.get("allocator")),
+        in_process(as_device(device), options),
         StepRequest.of(options, PyTorch.name),
         None if machine is None else as_machine(machine),
         as_bytes(options.get("host_memory"), "host_memory"),

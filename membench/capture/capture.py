@@ -106,7 +106,7 @@ def _taking(blocks: frozenset[int]) -> list[Task]:
     if not blocks:
         return []
     taken = tuple(sorted(blocks))
-    return [Task(0, "inputs", Kind.OTHER, Phase.FORWARD, -1, (), taken, taken, random=True)]
+    return [Task(0, "inputs", Kind.OTHER, Phase.FORWARD, -1, (), taken, taken, launches=0, random=True)]
 
 
 def _with_roles(recording: Recording) -> list[Block]:

@@ -20,6 +20,7 @@ DEFAULTS = {"precision": "bf16", "optimizer": "adamw", "framework": "pytorch", "
 _NOT_HERE = (
     "budget",
     "channels_last",
+    "holds_output",
     "host_memory",
     "largest",
     "levers",

@@ -52,8 +52,8 @@ def check_cell(values: Values) -> None:
     check(POSITIVE, timeout_s=values["timeout_s"])
     _check_planning(values)
     check_running(values)
-    check_size("budget", values["budget"])
-    check_size("host_memory", values.get("host_memory"))
+    for name in ("budget", "host_memory", "context", "also"):
+        check_size(name, values.get(name))
     check(FOLDER, records=values["records"])
     if values.get("precision") is not None:
         Precision.of_step(values["precision"])

@@ -37,6 +37,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from membench.cli.assumptions import assumptions
 from membench.cli.cluster_words import read_cluster
 from membench.cli.command_line import compose_step, words_of_one_step
 from membench.cli.operators import operator_lines
@@ -111,6 +112,7 @@ def run(options: Options) -> int:
         *_values(prediction),
         *_rates(cell, prediction),
         *(_of_ranks(ranks, prediction) if cluster.devices > 1 else ()),
+        ("assumed", "; ".join(assumptions(workload, cell.optimizer, cluster.profile))),
     ]
     lines = [_step(workload.name, cell, prediction), *(f"  {name:<20} {value}" for name, value in values)]
     print("\n".join([*lines, *table]))

@@ -1,7 +1,10 @@
 """Arguments of `membench.compile` and `membench.predict`, checked and converted."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.graph.precision import Precision
+from membench.core.hardware.allocator import AllocatorSettings
 from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.device import DeviceProfile, as_device
 from membench.core.hardware.machine import Machine
@@ -89,6 +93,25 @@ def as_bytes(size: str | float | None, name: str = "budget") -> int | None:
         raise MembenchError(f"{name}: {error}") from error
 
 
+def in_process(device: DeviceProfile, options: Mapping[str, Any]) -> DeviceProfile:
+    """Return a device as it is in the process that runs the step.
+
+    Args:
+        options: `ProcessKeywords`; without one, or with None, the profile's own value stays.
+
+    Raises:
+        MembenchError: a setting of the allocator is not simulated, or a value is not a size.
+    """
+    allocator = options.get("allocator")
+    context_bytes, also_bytes = (as_bytes(options.get(name), name) for name in ("context", "also"))
+    return replace(
+        device,
+        allocator=device.allocator if allocator is None else AllocatorSettings.parse(allocator),
+        context_bytes=device.context_bytes if context_bytes is None else context_bytes,
+        also_bytes=device.also_bytes if also_bytes is None else also_bytes,
+    )
+
+
 def as_machine(machine: str | Machine | None, host_memory_bytes: int | None = None) -> Machine:
     """Return the machine that a simulated device is in, given as such or by its name in ``conf/machine``.
 
@@ -110,14 +133,14 @@ def as_cluster(
     *,
     nodes: int | None = None,
     device: str | DeviceProfile | None = None,
-    allocator: str | None = None,
+    process: Mapping[str, Any] = MappingProxyType({}),
 ) -> Cluster:
     """Return a cluster that is given as such or by its name in ``conf/cluster``.
 
     Args:
         nodes: its hosts; None: as many as it has.
         device: device of its hosts; None: its own.
-        allocator: see `as_device`.
+        process: see `in_process`.
 
     Raises:
         MembenchError: there is no such cluster, the number of hosts is not positive, the device has other links than
@@ -126,7 +149,20 @@ def as_cluster(
     found: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
     hosts = found.hosts if nodes is None else nodes
     own = found.device if device is None else device
-    chosen = replace(found, hosts=hosts, device=own if allocator is None else as_device(own or None, allocator))
+    chosen = replace(found, hosts=hosts, device=own and in_process(as_device(own), process))
     if own:
         _ = chosen.profile  # refuses a device that is not in such hosts before anything is captured
     return chosen
+
+
+def as_folder(disk: str | os.PathLike[str] | None) -> Path | None:
+    """Return the folder of a disk; None: not given.
+
+    Raises:
+        MembenchError: it does not exist.
+    """
+    if disk is None:
+        return None
+    if not os.fspath(disk) or not Path(disk).is_dir():
+        raise MembenchError(f"disk is an existing folder, not {os.fspath(disk)!r}; make it, or name another one")
+    return Path(disk)

@@ -27,7 +27,7 @@ from membench.planning.parallel.exchange import exchange_in_last_run, update_bef
 from membench.planning.rewrites.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
-from membench.steps.arguments import as_bytes, workload_of
+from membench.steps.arguments import as_bytes, as_folder, workload_of
 from membench.steps.compile_checks import check_divided, check_kernels, check_placement, check_together
 from membench.steps.parallel.pipelined_step import Pipelined, build_pipelined_step
 from membench.steps.parallel.real_ranks import RealRanks, check_options, real_ranks
@@ -44,7 +44,6 @@ from membench.steps.request import (
     CompileKeywords,
     Hardware,
     StepRequest,
-    as_folder,
     check_is_module,
     check_keywords,
     takes,

@@ -74,6 +74,8 @@ class Predictor:
             self._efficiency = with_rates(self._efficiency, rates)
         if not workload.trains and ranks.pipeline is not None and ranks.pipeline.ranks == 1:
             raise MembenchError("accumulate adds up gradients, which a step of inference does not have; leave it out")
+        if workload.holds_output and ranks.pipeline is not None and ranks.pipeline.ranks > 1:
+            raise MembenchError("a pipeline calls the stages itself; leave holds_output out, or pp out of parallel")
         known, compiled = compiled_parts(workload.module, workload.loss, request.kernels)
         if compiled is not None and keeps_layout:
             compiled = replace(compiled, keeps_layout=True)

@@ -9,21 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import cleandoc
 from numbers import Integral
-from pathlib import Path
 from typing import Annotated, Any, Self, TypedDict, TypeVar, get_args, get_type_hints
 
 import torch
 from torch import nn
 
 from membench.core.checks import MOST, Requirement, check, choice
-from membench.core.errors import MembenchError, near
+from membench.core.errors import near
 from membench.core.hardware.cluster import SINGLE_DEVICE, Cluster
 from membench.core.hardware.device import DeviceProfile, as_device
 from membench.core.hardware.machine import Machine
 from membench.core.step.kernels import Kernels
 from membench.core.step.optimizer import WeightUpdate
 from membench.planning.parallel.exchange import Exchange
-from membench.steps.arguments import OptimizerLike, as_bytes, as_cluster, as_machine, as_strategy, as_update
+from membench.steps.arguments import OptimizerLike, as_bytes, as_cluster, as_machine, as_strategy, as_update, in_process
 from membench.strategies.base import Strategy
 
 
@@ -96,9 +95,15 @@ class ProcessKeywords(TypedDict, total=False):
         allocator: settings of PyTorch's caching allocator as in ``PYTORCH_ALLOC_CONF``:
             ``"expandable_segments:True"``, ``"max_split_size_mb:128"``; they change what is reserved, and with it
             whether the step fits.
+        context: memory that the process holds on each device outside of the caching allocator, as in ``"1605 MB"``:
+            what nvidia-smi shows less ``torch.cuda.memory_reserved()``. None: as the device's file has it.
+        also: memory that the process holds there besides the step, such as a second network; it counts in whether the
+            step fits.
     """
 
     allocator: Annotated[str, _of(str, "a text such as 'expandable_segments:True'")] | None
+    context: Size | None
+    also: Size | None
 
 
 class ProgramKeywords(TypedDict, total=False):
@@ -399,21 +404,8 @@ class Hardware:
         Raises:
             MembenchError: there is no such device, cluster or machine, or they contradict each other.
         """
-        device, allocator, cluster = (options.get(name) for name in ("device", "allocator", "cluster"))
+        device, cluster = options.get("device"), options.get("cluster")
         machine = as_machine(options.get("machine"), as_bytes(options.get("host_memory"), "host_memory"))
         if cluster is None:
-            return cls(replace(SINGLE_DEVICE, device=as_device(device, allocator)), machine)
-        return cls(as_cluster(cluster, nodes=options.get("nodes"), device=device, allocator=allocator), machine)
-
-
-def as_folder(disk: str | os.PathLike[str] | None) -> Path | None:
-    """Return the folder of a disk; None: not given.
-
-    Raises:
-        MembenchError: it does not exist.
-    """
-    if disk is None:
-        return None
-    if not os.fspath(disk) or not Path(disk).is_dir():
-        raise MembenchError(f"disk is an existing folder, not {os.fspath(disk)!r}; make it, or name another one")
-    return Path(disk)
+            return cls(replace(SINGLE_DEVICE, device=in_process(as_device(device), options)), machine)
+        return cls(as_cluster(cluster, nodes=options.get("nodes"), device=device, process=options), machine)

@@ -13,7 +13,8 @@ def test_it_prints_three_sizes_and_a_time(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert out.startswith("lenet, batch 4, amp_bf16, adamw, predicted for rtx4090\n")
     names = [line.split("  ")[1].strip() for line in out.splitlines()[1:]]
-    assert names == ["fits", "allocated", "made up of", "reserved", "used", "step time", "waits", "throughput"]
+    names_of = ["fits", "allocated", "made up of", "reserved", "used", "step time", "waits", "throughput", "assumed"]
+    assert names == names_of
     assert "optimizer state" in out
 
 
@@ -27,6 +28,36 @@ def test_operators_are_listed_on_request(capsys: pytest.CaptureFixture[str]) -> 
     head, *lines = out.removeprefix(plain).strip().splitlines()
     assert head.split() == ["operator", "calls", "time", "share", "TFLOP", "TFLOPS", "GB", "GB/s"]
     assert {line.split()[0] for line in lines} >= {"convolution", "convolution_backward", "update"}
+
+
+def test_the_program_and_the_process_are_stated_as_assumed_or_given(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "model=lenet", "device=rtx3060", "batch_size=4", "optimizer=sgd"]
+    given = ["holds_output=true", "optimizer.gradients=kept", "context=1605MB", "also=9.5GB"]
+    said = []
+    for more in ([], given):
+        assert main([*words, *more]) == 0
+        said.append(dict(line[2:].split("  ", 1) for line in capsys.readouterr().out.splitlines()[1:]))
+    assumed, stated = (each["assumed"].strip().split("; ") for each in said)
+    assert assumed == [
+        "the module's output is given back once the loss is computed (holds_output)",
+        "gradients are freed before the next step (optimizer.gradients)",
+        "273.8 MB outside of the allocator (context)",
+        "nothing besides the step (also)",
+    ]
+    assert stated == [
+        "the module's output is held until the next one is there (holds_output)",
+        "gradients are zeroed in place (optimizer.gradients)",
+        "1.6 GB outside of the allocator (context)",
+        "9.5 GB besides the step (also)",
+    ]
+    assert [each["fits"].strip()[:3] for each in said] == ["yes", "yes"]
+    assert main([*words, "also=11.6GB"]) == 0
+    assert "fits                 no" in capsys.readouterr().out
+
+
+def test_a_real_step_has_no_program_that_holds_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "model=lenet", "backend=cpu", "strategy=eager", "holds_output=true"]) == 2
+    assert "holds_output is of a program that is predicted" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import membench
 from membench.advice.device.text import lines
 from membench.core import configuration
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.step.optimizer import Gradients
 from membench.core.units import GIB, MIB
 from membench.execution.measurement import cpu_peak_bytes
 from membench.steps.arguments import as_strategy, workload_of
@@ -137,6 +138,48 @@ def test_a_program_may_have_rates_of_its_own() -> None:
     )
     assert slow.step_time_s > 0.05 > quick.step_time_s
     assert slow.allocated_bytes == quick.allocated_bytes
+
+
+def logits_of_many_classes() -> tuple[nn.Module, Any, tuple[Tensor, Tensor]]:
+    with torch.device("meta"):
+        module = nn.Sequential(*(nn.Linear(64, 64) for _ in range(2)), nn.Linear(64, 8192))
+        return module, nn.functional.cross_entropy, (torch.empty(32, 64), torch.empty(32, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"accumulate": 4},
+        {"kernels": "inductor"},
+        {"optimizer": membench.WeightUpdate(torch.optim.SGD, gradients=Gradients.KEPT)},
+        {"cluster": "dgx_h100", "parallel": {"fsdp": 8}},
+        {"cluster": "dgx_h100", "parallel": {"dp": 8}, "accumulate": 2},
+    ],
+    ids=str,
+)
+def test_a_program_may_hold_the_output(options: dict[str, Any]) -> None:
+    device = {} if "cluster" in options else {"device": RTX3090}
+    free, held = (
+        membench.predict(*logits_of_many_classes(), **device, **options, holds_output=holds) for holds in (False, True)
+    )
+    logits_bytes = 32 * 8192 * 4  # of one micro-batch
+    assert held.allocated_bytes - free.allocated_bytes == logits_bytes
+    assert held.parts_bytes["output"] == logits_bytes
+    assert held.step_time_s == free.step_time_s
+
+
+def test_the_rest_of_the_process_counts_in_what_is_used_and_whether_it_fits() -> None:
+    plain = membench.predict(*logits_of_many_classes(), device=RTX3090)
+    stated = membench.predict(*logits_of_many_classes(), device=RTX3090, context="1 GB", also="2 GB")
+    assert plain.used_bytes == plain.reserved_bytes + (RTX3090.context_bytes or 0)
+    assert stated.used_bytes == stated.reserved_bytes + 3 * GIB
+    rest_bytes = RTX3090.memory_bytes - plain.reserved_bytes - GIB
+    fits = [
+        membench.predict(*logits_of_many_classes(), device=RTX3090, context="1 GB", also=rest_bytes + more).fits
+        for more in (0, plain.reserved_bytes)
+    ]
+    assert fits == [True, False]
 
 
 class First(nn.Module):

@@ -40,7 +40,7 @@ class Role(StrEnum):
     ACCUMULATED = "accumulated"  # gradients and loss, over the micro-batches of a step
     LOSS = "loss"
     OUTPUT = "output"  # of the module, or the gradient of an input
-    HELD = "held"  # by the program since its last step, until this one's takes its place
+    HELD = "held"  # by the program, until what the next step or micro-batch makes takes its place
     OUTPUT_GRADIENT = "output gradient"  # passed by the caller at the turn, and held until the step ends
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from membench.core import configuration
 from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
@@ -59,6 +59,7 @@ class DeviceProfile:
         l2_bytes: cache that all multiprocessors share; None if not known.
         context_bytes: memory that a process holds in addition to PyTorch's allocator: the CUDA context with the kernels
             of the libraries, as nvidia-smi shows it; None if not published.
+        also_bytes: memory that the process holds besides the step, in PyTorch's allocator or outside of it.
         link_generation: PCI Express's generation, as in 4 for 4.0; None if not known.
         link_lanes: number of PCI Express lanes; None if not known.
         peer_link: what joins the board to others in its host, with the number of links, as in ``"NVLink 4 x18"``, or
@@ -90,6 +91,7 @@ class DeviceProfile:
     compute_capability: float | None = None
     l2_bytes: int | None = None
     context_bytes: int | None = None
+    also_bytes: int = 0
     link_generation: int | None = None
     link_lanes: int | None = None
     peer_link: str | None = None
@@ -108,7 +110,7 @@ class DeviceProfile:
             host_to_device_bytes_per_s=self.host_to_device_bytes_per_s,
             device_to_host_bytes_per_s=self.device_to_host_bytes_per_s,
         )
-        check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s)
+        check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s, also_bytes=self.also_bytes)
         check(FRACTION, sustained_clock=self.sustained_clock)
         check(SWITCH, full_duplex=self.full_duplex)
         counts = ("multiprocessors", "l2_bytes", "context_bytes", "link_generation", "link_lanes")
@@ -134,21 +136,16 @@ class DeviceProfile:
 
     @property
     def free_bytes(self) -> int:
-        """What the context leaves of the memory."""
-        return self.memory_bytes - (self.context_bytes or 0)
+        """What the rest of the process leaves of the memory to the step."""
+        return max(0, self.memory_bytes - (self.context_bytes or 0) - self.also_bytes)
 
 
-def as_device(device: str | DeviceProfile | None, allocator: str | None = None) -> DeviceProfile:
+def as_device(device: str | DeviceProfile | None) -> DeviceProfile:
     """Return a simulated device that is given as a profile or by its name in ``conf/device``.
 
-    Args:
-        allocator: see `AllocatorSettings.parse`; None: as the profile has it.
-
     Raises:
-        MembenchError: there is no such device, or it is None; or a setting of the allocator is not simulated.
+        MembenchError: there is no such device, or it is None.
     """
-    if allocator is not None:
-        return replace(as_device(device), allocator=AllocatorSettings.parse(allocator))
     if isinstance(device, DeviceProfile):
         return device
     if device is None:

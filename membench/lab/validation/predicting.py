@@ -21,7 +21,7 @@ from membench.core.step.kernels import Kernels
 from membench.core.step.optimizer import WeightUpdate
 from membench.lab.validation.predictions import RowPrediction
 from membench.lab.validation.rows import LARGEST, QUANTITIES, Row
-from membench.steps.arguments import as_update
+from membench.steps.arguments import as_update, in_process
 from membench.steps.parallel.ranks import ONE_RANK, Ranks, ranks_of
 from membench.steps.predict import Predictor
 from membench.steps.predicted.breakdown import OperatorTime, operator_times
@@ -75,7 +75,7 @@ def _predict(
     Args:
         between: the step of a micro-batch without the update.
     """
-    device = as_device(row.device, row.step.get("allocator"))
+    device = in_process(as_device(row.device), row.step)
     machine = _machine(row)
     planned_in = _planned_in(machine)
     prediction = at_batch.on(device, planned_in)

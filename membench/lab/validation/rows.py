@@ -25,6 +25,11 @@ LARGEST = "largest_parameters"
 QUANTITIES = ("step_time_s", "allocated_bytes", "reserved_bytes", "used_bytes", LARGEST)
 """What can have been measured, in its name's unit; all but `LARGEST` are attributes of `Prediction`."""
 
+_FURTHER = (
+    "rates", "strategy", "ranks", "kernels", "keeps_layout", "allocator", "context", "also", "holds_output",
+)  # fmt: skip
+"""Of a step, where its program differs from others."""
+
 PREVIOUS = "previous"
 """Of a description's ``compared_with``: each row is compared with the one before it."""
 
@@ -42,9 +47,8 @@ class Row:
         step: what is predicted: ``model`` as a file of ``conf/model`` describes it, ``batch_size``, ``precision``,
             ``optimizer``, ``channels_last``, and ``strategy`` where it is not plain PyTorch; ``rates`` of kernels where
             the program's libraries have others; ``kernels`` where its options say so, with ``keeps_layout`` where that
-            torch's compiler left images as they were; ``allocator``, settings of PyTorch's in its environment;
-            ``holds_output`` where its program does;
-            ``ranks`` where several GPUs run it: the arguments of `ranks_of`.
+            torch's compiler left images as they were; ``allocator``, ``context``, ``also`` and ``holds_output`` of its
+            process and program (`membench.predict`); ``ranks`` where several GPUs run it: the arguments of `ranks_of`.
         micro_batches: for each update of the weights; the time is that of one of them, with its part of the update.
         sizes: two steps with networks of different depth, from which `LARGEST` follows; none where it was not measured.
         machine: name in ``conf/machine``, and values that replace its own; None: the one of `membench.predict`.
@@ -166,10 +170,7 @@ def _sizes(options: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[Confi
 
 
 def _step(options: Mapping[str, Any], values: Mapping[str, Any]) -> Configuration:
-    further = {
-        name: _filled(options.get(name, {}), values)
-        for name in ("rates", "strategy", "ranks", "kernels", "keeps_layout", "allocator", "holds_output")
-    }
+    further = {name: _filled(options.get(name, {}), values) for name in _FURTHER}
     return {
         **{name: value for name, value in further.items() if value},
         "model": {"name": str(values["network"]), **_model(options, values)},

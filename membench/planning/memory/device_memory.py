@@ -1,11 +1,11 @@
 """Memory of a step as a card shows it: allocated, reserved and used, and whether the card has it.
 
-    used = reserved + context                       what nvidia-smi shows of the process
-    fits: the allocator finds room in memory - context, after it has returned what is free
+    used = reserved + context + also                what nvidia-smi shows of the process
+    fits: the allocator finds room in memory - context - also, after it has returned what is free
 
 The three are never mixed: *allocated* is exact, the peak of the schedule; *reserved* is simulated by the caching
 allocator with assumptions on the libraries' workspaces; *used* adds a context that was measured by others or is
-assumed.
+assumed, and what the process holds besides the step.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,9 @@ class DeviceMemory:
         allocated_bytes: the most that the step's schedules hold.
         reserved_bytes: the most that PyTorch reserves for it; where the device has too little, on one with enough.
         fragmentation_bytes: reserved but not in use when the most is reserved for the first time.
-        used_bytes: reserved, with the device's context; None where that is not known.
-        free_bytes: free memory of the device, next to the context.
+        used_bytes: reserved, with the device's context and what the process holds besides; None where the context is
+            not known.
+        free_bytes: memory of the device that is free for the step.
         fits: whether PyTorch finds room for it there.
     """
 
@@ -56,10 +57,9 @@ def new_allocator(settings: AllocatorSettings, capacity_bytes: int | None = None
 
 def device_memory(plan: Sequence[RepeatedSchedule], device: DeviceProfile) -> DeviceMemory:
     """Return the memory of a planned step on a device under PyTorch."""
-    context_bytes = device.context_bytes or 0
-    free_bytes = max(0, device.memory_bytes - context_bytes)
+    context_bytes = device.context_bytes
     try:
-        fitting = new_allocator(device.allocator, free_bytes)
+        fitting = new_allocator(device.allocator, device.free_bytes)
         reserved, fits = reserved_memory(plan, fitting, device), True
     except OutOfMemory:
         reserved, fits = reserved_memory(plan, new_allocator(device.allocator), device), False
@@ -67,7 +67,7 @@ def device_memory(plan: Sequence[RepeatedSchedule], device: DeviceProfile) -> De
         allocated_bytes=max(run.schedule.peak_bytes for run in plan),
         reserved_bytes=reserved.reserved_bytes,
         fragmentation_bytes=reserved.fragmentation_bytes,
-        used_bytes=None if device.context_bytes is None else reserved.reserved_bytes + context_bytes,
-        free_bytes=free_bytes,
+        used_bytes=None if context_bytes is None else reserved.reserved_bytes + context_bytes + device.also_bytes,
+        free_bytes=device.free_bytes,
         fits=fits,
     )

@@ -170,6 +170,7 @@ class _Rank:
             if role is Role.WEIGHT_GRADIENT and (micro_batch or self._pipeline.gradient_dtype):
                 role = Role.PARTIAL_GRADIENT
             role = Role.ACTIVATION if role is Role.LOSS else role
+            role = Role.HELD if role is Role.OUTPUT and not self._is_last(action) else role
             self._blocks.append(Block(len(self._blocks), name, of.size_bytes, role, layer))
         return self._copies[key]
 
@@ -230,10 +231,18 @@ class _Rank:
         return tuple(self._block(block, action) for block in self._stages.sent[action.stage, action.kind])
 
     def _held(self, action: Action) -> Iterator[int]:
-        """Yield what passed for a micro-batch whose backward pass has ended, but not what the next action sends."""
+        """Yield what passed for a micro-batch whose backward pass has ended, but not what the next action sends.
+
+        And the output that the program holds until that of the next micro-batch is there, which begins with it held.
+        """
         kept = set(self._sent_back(action)) if not self._stages.is_split else set()
         blocks = {self._block(block, action) for block in self._passed[action.stage]}
+        if not self._is_last(action):
+            blocks |= {self._block(block.index, action) for block in self._graph.blocks if block.role is Role.OUTPUT}
         yield from sorted(blocks - kept)
+
+    def _is_last(self, action: Action) -> bool:
+        return action.micro_batch == self._pipeline.micro_batches - 1
 
     def _release(self, blocks: Iterable[int]) -> None:
         """Let plain PyTorch give blocks back behind the last task so far."""

@@ -9,7 +9,7 @@ from membench.core.configuration import instantiate
 from membench.core.errors import MembenchError
 from membench.core.graph.precision import Precision
 from membench.core.hardware.cluster import SINGLE_DEVICE, Cluster
-from membench.core.hardware.device import DeviceProfile, as_device
+from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.machine import Machine
 from membench.core.record import Configuration, is_simulated
 from membench.core.step.kernels import Kernels
@@ -21,7 +21,7 @@ from membench.cost.roofline import RooflineCost
 from membench.frameworks.base import Framework
 from membench.models.serving import Serving
 from membench.planning.parallel.exchange import Exchange
-from membench.steps.arguments import as_bytes, as_machine
+from membench.steps.arguments import as_bytes, as_machine, in_process
 from membench.steps.request import StepRequest
 from membench.strategies.base import Strategy
 from membench.sweep.cells.method import Method
@@ -87,8 +87,8 @@ class Cell:
         Args:
             configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and
                 ``seed``; to be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``,
-                ``metrics``, ``optimizer``, ``precision``, ``channels_last``, ``serving``, ``allocator``, ``machine``,
-                ``host_memory``, ``parallel``, ``kernels``, ``holds_output``.
+                ``metrics``, ``optimizer``, ``precision``, ``channels_last``, ``serving``, ``machine``, ``host_memory``,
+                ``parallel``, ``kernels``, ``holds_output``, and those of `ProcessKeywords`.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
@@ -103,7 +103,7 @@ class Cell:
             batch_size=int(configuration["batch_size"]),
             method=Method(configuration["strategy"]),
             framework=instantiate(configuration["framework"], Framework),
-            cluster=replace(cluster, device=as_device(device, configuration.get("allocator"))) if device else cluster,
+            cluster=replace(cluster, device=in_process(device, configuration)) if device else cluster,
             backend=backend["name"],
             is_simulated=is_simulated(configuration),
             cuda_graph=backend.get("cuda_graph", False),

@@ -86,8 +86,7 @@ def planned_step(cell: Cell, graphs: Graphs) -> Runs:
         return max(0, allocated_bytes - room_bytes) or (memory.excess_bytes if memory else 0)
 
     device = cell.simulated_device
-    context_bytes = device.context_bytes or 0 if isinstance(cell.framework, PyTorch) else 0
-    room_bytes = device.memory_bytes - context_bytes
+    room_bytes = device.free_bytes if isinstance(cell.framework, PyTorch) else device.memory_bytes
     planner = StepPlanner(graph_at, share, strategy, cell.cost, update, cell.micro_batch)
     return planner.planned(cell.budget_bytes, excess_bytes, room_bytes)
 

@@ -16,11 +16,10 @@ from membench.advice.cluster.combinations import Axes, Combination
 from membench.advice.cluster.rank_options import RankOptions
 from membench.advice.cluster.text import lines, values
 from membench.core import configuration
-from membench.core.hardware.device import as_device
 from membench.core.hardware.mesh import BOTH, Mesh
 from membench.models.checkpointing import Checkpointing
 from membench.models.llama import TokenLoss
-from membench.steps.arguments import workload_of
+from membench.steps.arguments import in_process, workload_of
 from tests.helpers.advice.cluster_advice import advised
 from tests.helpers.networks.llama import small_llama
 
@@ -56,7 +55,7 @@ def found() -> membench.ClusterAdvice:
 def test_settings_of_the_allocator_are_in_numbers_words_and_code(found: membench.ClusterAdvice) -> None:
     assert values(found)["allocator"] == ""
     chosen = "max_split_size_mb:128"
-    device = as_device(found.cluster.profile, chosen)
+    device = in_process(found.cluster.profile, {"allocator": chosen})
     other = replace(found, cluster=replace(found.cluster, device=device))
     assert values(other)["allocator"] == chosen
     assert next(lines(other)) == f"{next(lines(found))}, {chosen}"

@@ -1,0 +1,30 @@
+"""What an answer assumes of the program and the process around a step, each with the option that states it."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from membench.core.hardware.device import DeviceProfile
+from membench.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from membench.core.step.optimizer import WeightUpdate
+    from membench.core.step.workload import Workload
+
+
+def assumptions(workload: "Workload", update: "WeightUpdate | None", device: DeviceProfile) -> Iterator[str]:
+    """Yield the assumptions on which the memory of a step under plain PyTorch depends.
+
+    Args:
+        update: None: the step ends with the gradients.
+        device: in the process that runs the step.
+    """
+    if workload.loss is not None:
+        held = "held until the next one is there" if workload.holds_output else "given back once the loss is computed"
+        yield f"the module's output is {held} (holds_output)"
+    if update is not None:
+        left = "freed before the next step" if update.gradients == "freed" else "zeroed in place"
+        yield f"gradients are {left} (optimizer.gradients)"
+    context_bytes = device.context_bytes
+    context = "no memory that is known" if context_bytes is None else format_bytes(context_bytes)
+    yield f"{context} outside of the allocator (context)"
+    yield f"{format_bytes(device.also_bytes) if device.also_bytes else 'nothing'} besides the step (also)"
