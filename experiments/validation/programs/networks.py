@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from membench.core.errors import MembenchError
@@ -78,3 +79,15 @@ class MeanLoss(nn.Module):
     def forward(self, output: Tensor, _: Tensor) -> Tensor:
         """Return the mean over all elements of the output, of any shape."""
         return output.sum() / output.numel()
+
+
+def torchvision_network(name: str) -> nn.Module:
+    """Return the network that torchvision has under a name, with random weights on the CPU.
+
+    RegNets compute their widths with tensors, whose values the meta device lacks.
+    """
+    import torchvision
+
+    with torch.device("cpu"):
+        network: nn.Module = torchvision.models.get_model(name, weights=None)
+    return network
