@@ -100,7 +100,7 @@ def test_the_machine_is_one_of_the_options(capsys: pytest.CaptureFixture[str]) -
         (["model=lenet", "device=rtx4090", "backend=cpu"], "backend is not an option of predict"),
         (["model=lenet", "device=rtx4090", "dry_run=true"], "dry_run is not an option of predict"),
         (["model=lenet", "device=rtx409O"], "device 'rtx409O' is not known"),
-        (["model=lenet", "device=t4", "optimizer=adamx"], "there are: adafactor, adam, adamw"),
+        (["model=lenet", "device=t4", "optimizer=adamx"], "there are: adafactor, adagrad, adam, adamw"),
         (["model=lenet", "device=t4", "optimizer=adamw", "optimizer.fused=maybe"], "fused is true or false"),
         (["model=lenet", "device=t4", "optimizer=adamw", "optimizer.lr=-1"], "learning rate: -1"),
         (["model=lenet", "device=t4", "machine=laptop"], "machine 'laptop' is not known; there are: desktop"),

@@ -30,6 +30,7 @@ def of_interval(value: float, interval: tuple[float, float]) -> str:
 
 @pytest.mark.parametrize("title", QUANTITIES)
 def test_the_errors_and_their_intervals_are_those_of_the_validation(title: str) -> None:
+    page = (RESULTS / "README.md").read_text()
     judged = [
         row
         for row in read_csv(RESULTS / "summary.csv")
@@ -39,18 +40,13 @@ def test_the_errors_and_their_intervals_are_those_of_the_validation(title: str) 
     middle = Distribution.of(float(row["median"]) for row in judged)
     assert middle and middle.median_interval
     best, worst = min(errors), max(errors)
+    inside = dict(zip(QUANTITIES, re.findall(r"([0-9.]+ %) of [0-9,]+ rows with a", page), strict=True))
     assert (
         f"- {title}: {sum(int(row['rows']) for row in judged):,} measurements in "
         f"{len({row['dataset'] for row in judged})} data sets; {of_interval(best, errors[best])} in the best of them, "
         f"{of_interval(middle.median, middle.median_interval)} in the middle, {of_interval(worst, errors[worst])} in "
-        "the worst\n"
+        f"the worst; {inside[title]} lie inside\n"
     ) in README
-
-
-def test_the_fractions_inside_of_intervals_are_those_of_the_page() -> None:
-    page = (RESULTS / "README.md").read_text()
-    times, memories = re.findall(r"([0-9.]+ %) of [0-9,]+ rows with a", page)
-    assert f"Of the step times {times} lie inside their intervals, of the sizes of memory {memories}" in README
 
 
 def test_the_methods_are_the_strategies_of_the_configurations() -> None:

@@ -12,20 +12,10 @@ from docs.site_pages import exports, generated_pages, reports, site_uri
 from membench import strategies
 from membench.cli.commands import COMMANDS, options_of
 from membench.cli.main import main
-from tests.helpers.pages import PAGES, code_of
+from tests.helpers.pages import code_of
+from tests.helpers.shown import is_shown, renewed, shown
 
-OF_COMMANDS = ("README.md", "docs/index.md", "docs/tutorials/first_answers.md")
-SHOWN: dict[str, list[str]] = {}
-for page in OF_COMMANDS:
-    text = PAGES[page].read_text()
-    for command, output in re.findall(r"^    membench (.+)\n\n```text\n([^`]+)```$", text, re.MULTILINE):
-        SHOWN.setdefault(command, []).append(output)
-
-
-def is_shown(output: str, block: str) -> bool:
-    """Return whether a block is a program's output, where a line of three dots stands for any lines."""
-    pattern = ".*".join(re.escape(part.strip("\n")) for part in re.split(r"^\.\.\.$", block, flags=re.MULTILINE))
-    return re.fullmatch(pattern, output.strip("\n"), re.DOTALL) is not None
+SHOWN = shown()
 
 
 @pytest.mark.slow
@@ -42,6 +32,14 @@ def test_a_command_prints_what_its_pages_show(
 
 def test_every_page_of_commands_shows_outputs() -> None:
     assert len(SHOWN) == 7 and sum(map(len, SHOWN.values())) == 9
+
+
+def test_a_block_is_renewed_by_the_nearest_lines() -> None:
+    block = "...\n  used       15.5 GB, 90%: 14.4 GB to 17.2 GB\n  step time  793 ms\n..."
+    output = ["net", "  used       15.5 GB, 90%: 14.3 GB to 17.3 GB", "  step time  793 ms", "end"]
+    new = renewed(block, output)
+    assert not is_shown("\n".join(output), block) and is_shown("\n".join(output), new)
+    assert new == "...\n  used       15.5 GB, 90%: 14.3 GB to 17.3 GB\n  step time  793 ms\n...\n"
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from membench.core.units import GIB, MIB
 from membench.execution.measurement import cpu_peak_bytes
 from membench.steps.arguments import as_strategy, workload_of
 from membench.steps.predict import Predictor
+from membench.steps.predicted.intervals import StepKind, has_published_times
 from membench.steps.request import StepRequest
 
 RTX3090 = configuration.load("device", "rtx3090")
@@ -54,6 +55,15 @@ def test_a_step_that_does_not_fit_has_numbers_too() -> None:
     too_small = replace(RTX3090, memory_bytes=predicted.allocated_bytes - 1)
     assert not membench.predict(*step, device=too_small).fits
     assert membench.predict(*step, device=too_small).allocated_bytes == predicted.allocated_bytes
+
+
+def test_a_kind_of_step_is_what_it_does() -> None:
+    training = (network(4), nn.functional.cross_entropy, batch(2))
+    plain = membench.predict(*training, device=RTX3090).kind
+    assert plain == StepKind(trains=True, several=False, copies=False, measured=has_published_times(RTX3090.name))
+    assert membench.predict(*training, device=RTX3090, strategy="vdnn_all").kind == replace(plain, copies=True)
+    inference = membench.predict(training[0], None, (training[2][0], ()), device=RTX3090).kind
+    assert inference == replace(plain, trains=False)
 
 
 def test_settings_of_the_allocator_change_what_is_reserved_and_whether_it_fits() -> None:

@@ -3,8 +3,10 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -40,7 +42,7 @@ def write_page(
         folder,
         glance=[line for line in found if line.part in ("judged", "fitted", "changes")],
         suffixes={"judged": "", "fitted": ", rows fitted on", "changes": ", changes"},
-        coverage=coverage([each for _, rows in compared for each in rows]),
+        coverage=coverage(compared),
         sets=[_set(data, rows, found) for data, rows in compared],
     )
 
@@ -99,14 +101,36 @@ def _set(data: DataSet, comparisons: Sequence[Comparison], found: Sequence[Summa
     }
 
 
-def coverage(comparisons: Sequence[Comparison]) -> dict[str, tuple[int, float]]:
-    """Return by title how many judged rows have an interval, and the fraction of them that lies inside."""
-    by_title = {"step time": QUANTITIES[:1], "memory": QUANTITIES[1:4]}
-    found = {
-        title: [inside for name in names for each in comparisons if (inside := each.is_inside(name)) is not None]
-        for title, names in by_title.items()
-    }
-    return {title: (len(rows), sum(rows) / len(rows)) for title, rows in found.items() if rows}
+@dataclass(frozen=True)
+class Coverage:
+    """Judged rows that lie inside of their intervals.
+
+    Attributes:
+        title: the quantity in words.
+        rows: with an interval.
+        inside: fraction of rows.
+        of_datasets: mean of the data sets' fractions.
+    """
+
+    title: str
+    rows: int
+    inside: float
+    of_datasets: float
+
+
+def coverage(compared: Sequence[tuple[DataSet, Sequence[Comparison]]]) -> list[Coverage]:
+    """Return the coverage of times and of memory, of those that have intervals."""
+    found = []
+    for title, names in {"step time": QUANTITIES[:1], "memory": QUANTITIES[1:4]}.items():
+        known = [
+            [inside for name in names for each in rows if (inside := each.is_inside(name)) is not None]
+            for _, rows in compared
+        ]
+        fractions = [mean(rows) for rows in known if rows]
+        if fractions:
+            number = sum(map(len, known))
+            found.append(Coverage(title, number, sum(map(sum, known)) / number, mean(fractions)))
+    return found
 
 
 def with_interval(value: float, interval: tuple[float, float] | None) -> str:

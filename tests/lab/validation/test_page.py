@@ -56,5 +56,8 @@ def test_every_median_of_several_rows_has_an_interval(tmp_path: Path) -> None:
 
 
 def test_the_fraction_inside_is_that_of_all_rows_with_an_interval() -> None:
-    assert coverage(compared()) == {"step time": (4, 1.0), "memory": (4, 0.0)}
-    assert coverage([replace(each, intervals={}) for each in compared()]) == {}
+    outside = replace(compared()[0], intervals={"step_time_s": (1.1, 1.2)})
+    times, memory = coverage([(DATA, compared()), (DATA, [outside])])
+    assert (times.rows, times.inside, times.of_datasets) == (5, 0.8, 0.5)
+    assert (memory.rows, memory.inside, memory.of_datasets) == (4, 0.0, 0.0)
+    assert not coverage([(DATA, [replace(each, intervals={}) for each in compared()])])

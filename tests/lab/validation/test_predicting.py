@@ -79,3 +79,11 @@ def test_the_largest_network_fills_the_device() -> None:
     weights = largest_parameters(small, large, device=replace(device, memory_bytes=used_bytes), machine=None)
     assert weights == pytest.approx(sum(each.numel() for each in between.module.parameters()), rel=0.05)
     assert LARGEST in predict_rows([row(sizes=(step(2), step(4)))])[0].values
+
+
+def test_a_network_whose_sizes_are_tensors_is_predicted() -> None:
+    """A RegNet cannot be made on the meta device."""
+    module = {"_target_": "torchvision.models.regnet_y_400mf", "weights": None}
+    model = {"module": module, "loss": {"_target_": "torch.nn.CrossEntropyLoss"}, "input_shape": [3, 32, 32]}
+    [found] = predict_rows([row(step=step(model={"name": "regnet", "classes": 10, **model}))])
+    assert not found.reason and found.values["allocated_bytes"] > 4.3e6 * 4  # its weights

@@ -120,6 +120,7 @@ def test_updates_in_the_backward_pass_read_gradients_that_share_a_buffer() -> No
         )
         for in_backward in (False, True)
     ]  # fmt: skip
+    assert {stage.kind.several for each in found for stage in each.stages} == {True}
     behind, within = (max(stage.allocated_bytes for stage in each.stages) for each in found)
     assert within <= behind
 
