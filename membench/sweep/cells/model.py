@@ -91,12 +91,23 @@ class Model:
             device: ``"cpu"``, or ``"meta"`` for shapes without values.
         """
         torch.manual_seed(seed)
+        module = self._built_on(device)
         with torch.device(device):
-            module, loss = self._built(), build_loss(self.loss)
+            loss = build_loss(self.loss)
             inputs, targets = self.example_batch(batch_size)
         if loss is None:
             return Workload(self.name, module.eval(), None, inputs)
         return Workload(self.name, module, loss, inputs, targets)
+
+    def _built_on(self, device: str) -> nn.Module:
+        try:
+            with torch.device(device):
+                return self._built()
+        except NotImplementedError:  # of tensors without values, with which a constructor computes sizes
+            if device != "meta":
+                raise
+        with torch.device("cpu"):
+            return self._built().to(device)
 
     def _built(self) -> nn.Module:
         module: nn.Module = instantiate(self.module, nn.Module)

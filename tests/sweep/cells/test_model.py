@@ -68,3 +68,15 @@ def test_short_and_long_descriptions_make_the_same_batch() -> None:
 def test_a_module_that_cannot_be_imported_is_refused(target: str, message: str) -> None:
     with pytest.raises(MembenchError, match=message):
         model_of(module={"_target_": target}, input_shape=[3], classes=4).workload(1, seed=0, device="meta")
+
+
+def test_a_module_that_computes_with_values_as_it_is_built_is_on_the_meta_device_too() -> None:
+    described = {
+        "name": "regnet",
+        "module": {"_target_": "torchvision.models.regnet_x_400mf"},
+        "loss": {"_target_": "torch.nn.CrossEntropyLoss"},
+        "input_shape": [3, 32, 32],
+        "classes": 1000,
+    }
+    work = Model.from_configuration(described).workload(2, seed=0, device="meta")
+    assert {each.device.type for each in (*work.module.parameters(), *work.module.buffers())} == {"meta"}
