@@ -4,6 +4,8 @@
     membench validate dataset=litgpt              one; what the results have of the others stays
     membench validate dataset=schedtune rows=20   20 rows of one, spread over it: prints the errors, writes no results
     membench validate dataset=torchtune row=3     one row by its number in the results, and its operators' times
+    membench validate leave_out=h200              rows on an H200, with rates that are fitted without its chip: prints
+                                                  the errors, writes no results
     membench validate rerun=all workers=4
 
 Writes results/validation: a table for each data set, with a line for each row; a summary; a page. Draws
@@ -15,12 +17,13 @@ pip install 'membench[zoo,tuning]'.
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from membench.cli.operators import operator_lines
 from membench.cli.words import each, read_count, read_options, refuse_flags
+from membench.core import configuration
 from membench.core.checks import choice
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
@@ -45,6 +48,8 @@ class Options:
     Attributes:
         dataset: names; empty for all.
         rows: the most rows of each data set, spread over it; None: all.
+        leave_out: card whose chip's measurements are left out of the fit of kernels' rates, and whose rows alone are
+            predicted; empty: none.
         row: number of a single row of a single data set, of which the operators are printed; None: there is none.
         workers: processes at a time.
         rerun: rows with a current prediction run again with ``all``.
@@ -52,6 +57,7 @@ class Options:
 
     dataset: tuple[str, ...] = ()
     rows: int | None = None
+    leave_out: str = ""
     row: int | None = None
     workers: int = 2
     rerun: Rerun = Rerun.MISSING
@@ -69,6 +75,7 @@ def parse(words: Sequence[str]) -> Options:
             {
                 "dataset": each(partial(choice, known, "dataset")),
                 "rows": partial(read_count, "rows"),
+                "leave_out": partial(choice, configuration.names("device"), "leave_out"),
                 "row": _read_number,
                 "workers": partial(read_count, "workers"),
                 "rerun": partial(choice, (Rerun.MISSING, Rerun.ALL), "rerun"),
@@ -98,6 +105,8 @@ def run(settings: Options) -> int:
 
     known = known_datasets(DATASETS)
     datasets = [load_dataset(DATASETS, name) for name in settings.dataset or known]
+    if settings.leave_out:
+        datasets = _leaving_out(settings.leave_out, datasets)
     if settings.row is not None:
         print("\n".join(_row_lines(datasets[0], settings.row)))
         return 0
@@ -107,7 +116,7 @@ def run(settings: Options) -> int:
     compared = [(data, comparisons(data, _spread(data.rows, settings.rows), made)) for data in datasets]
     found = [line for data, rows in compared for line in summaries(data, rows)]
     print("\n".join(_lines(found)))
-    if settings.rows is not None:
+    if settings.rows is not None or settings.leave_out:
         return 0
     for data, rows in compared:
         write_rows(data, rows, RESULTS)
@@ -115,6 +124,22 @@ def run(settings: Options) -> int:
     write_page(compared, found, DATASETS, RESULTS, known)
     print(f"every row and the summary in {shown(RESULTS)}, figures in paper_figs/validation")
     return subprocess.run([sys.executable, "-m", "paper_figs", "validation"], cwd=ROOT, check=False).returncode
+
+
+def _leaving_out(card: str, datasets: "Sequence[DataSet]") -> "list[DataSet]":
+    """Return the data sets' rows on a card's chip, with rates that are fitted without that chip."""
+    from membench.lab.calibrate.kernel_constants import is_same_chip
+    from membench.lab.calibrate.kernel_rates import fitted_values, rates_without
+
+    chosen = {data.name: [row for row in data.rows if is_same_chip(card, row.device)] for data in datasets}
+    if not any(chosen.values()):
+        raise MembenchError(f"no data set has rows on {card}; leave out a card that one has, such as h200")
+    rates = fitted_values(rates_without(card, DATASETS))
+    return [
+        replace(data, rows=tuple(row.with_rates(rates) for row in chosen[data.name]))
+        for data in datasets
+        if chosen[data.name]
+    ]
 
 
 def _row_lines(data: "DataSet", number: int) -> Iterator[str]:
