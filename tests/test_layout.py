@@ -15,7 +15,6 @@ BEHAVIOURS = {
     "backends": {"encoding"},
     "capture": {"aten_on_cuda", "attention_choices", "composites"},
     "codecs": {"cuda_kernels"},
-    "cost": {"measured_rates"},
     "models": {"model_configurations"},
     "steps": {"answers", "disk", "host_memory", "loops"},
     "steps/real": {"kinds_of_state"},

@@ -11,6 +11,7 @@ from membench.core.graph.call import Value
 from membench.core.graph.precision import Precision
 from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.efficiency import KernelRates
+from membench.cost.products import single_fraction
 
 _WIDE_HEAD = 128
 """Largest head of kernels with its sums in registers (``cutlassB_f16_aligned_k128.cu``; others are ``k65536``)."""
@@ -45,7 +46,7 @@ def efficient_ops_per_s(
         kernel, peak = "single", device.product_ops_per_s(Precision.TF32)
         reached = rates.efficient_attention_single
     else:
-        peak, reached = device.arithmetic_ops_per_s, rates.attention * rates.single_product
+        peak, reached = device.arithmetic_ops_per_s, rates.attention * single_fraction(rates, device)
         return peak * device.sustained_clock, peak * device.sustained_clock * reached
     peak *= device.sustained_clock
     of_one = rates.efficient_attention_ops_per_s.get(kernel)

@@ -22,6 +22,7 @@ from membench.cost.attention import efficient_kernel
 from membench.cost.fused_calls import FusedKernel, program_kernels
 from membench.cost.gathers import touched_bytes
 from membench.cost.layouts import conversions
+from membench.cost.loads import load_bytes
 from membench.cost.products import Product
 
 
@@ -54,8 +55,8 @@ class Kernel:
         is_weight_gradient: whether it is a convolution's weight gradient.
         is_pointwise: a convolution of 1 x 1 that reads every pixel.
         channels_last: the layout of a convolution's or a normalization's activations.
-        operator: that runs it, by its name in ATen; of memory-efficient attention its kernel, see `efficient_kernel`;
-            empty: none.
+        attention_kernel: kernel of memory-efficient attention, see `efficient_kernel`; empty: another.
+        load_bytes: what a thread loads each time that it waits; 0: it has many loads under way, see `load_bytes`.
         blocks: the most thread blocks that it has, one for each channel; None: as many as fill the device.
         aligned_bytes: power of 2, at most 16, of which each row of the factors and of the result begins at a multiple,
             in bytes.
@@ -70,7 +71,8 @@ class Kernel:
     is_weight_gradient: bool = False
     is_pointwise: bool = False
     channels_last: bool = False
-    operator: str = ""
+    attention_kernel: str = ""
+    load_bytes: float = 0.0
     blocks: int | None = None
     aligned_bytes: int = 16
 
@@ -218,7 +220,7 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
         return product_kernel(product, aligned_bytes=aligned_bytes)
     if "attention" in name:
         kind = efficient_kernel(name, values)
-        return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations, operator=kind)
+        return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations, attention_kernel=kind)
     if name in _UNKNOWN_PRODUCTS:
         return product_kernel(layout_bytes=2 * sum(conversions(call)))
     if name in _DEQUANTIZATIONS:
@@ -228,20 +230,20 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
     if name in _NORMALIZATIONS:
         if call.operator in BATCH_NORMS and not call.args[5]:  # by statistics that are known
             return Kernel(Family.ELEMENTWISE, precision, moved_bytes)
-        return _normalization(name, precision, moved_bytes, values)
+        return _normalization(name, precision, moved_bytes, call, values)
     if name in _REDUCTIONS:
         return Kernel(Family.REDUCTION, precision, moved_bytes)
     family = Family.COPY if name.removesuffix("_") in _COPIES or _reorders(values) else Family.ELEMENTWISE
-    return Kernel(family, precision, moved_bytes, operator="" if _is_channels_last(values) else name)
+    return Kernel(family, precision, moved_bytes, load_bytes=0.0 if _is_channels_last(values) else load_bytes(call))
 
 
-def _normalization(name: str, precision: Precision, moved_bytes: int, values: list[Value]) -> Kernel:
+def _normalization(name: str, precision: Precision, moved_bytes: int, call: Call, values: list[Value]) -> Kernel:
     """Return a normalization's kernels; batch norm's have a thread block for each channel unless these lie together."""
     passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)
     if _is_channels_last(values):
         return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=True)
     blocks = values[0].shape[1] if "batch_norm" in name else None
-    return Kernel(Family.NORMALIZATION, precision, passed_bytes, operator=name, blocks=blocks)
+    return Kernel(Family.NORMALIZATION, precision, passed_bytes, load_bytes=load_bytes(call), blocks=blocks)
 
 
 def _aligned_bytes(value: Value) -> int:

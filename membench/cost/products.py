@@ -4,13 +4,16 @@ A thread block computes one tile of the result; blocks run in waves over the mul
 long as the others. A tile's time per step in depth is that of its operations and of loading its two edges; filling and
 emptying its pipeline takes some steps more. A library has kernels for several tiles, and divides the depth among blocks
 where a result has few tiles (split-K, whose partial sums are added in a further pass); it is taken to choose the
-fastest. Published times of 13,000 single-precision products on a V100 and an A100 follow this with three constants,
-within 8 % (median; NeuSight's data).
+fastest. Published times of single-precision linear layers on a V100 and an A100 follow this with three constants,
+within 8 and 10 % (median; NeuSight's data).
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
+
+from membench.core.hardware.device import DeviceProfile
+from membench.core.hardware.efficiency import KernelRates
 
 _TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
 """Rows and columns of results per thread block, either way round."""
@@ -51,6 +54,11 @@ class Multiplier:
     itemsize: int
     edge_bytes_per_s: float
     tile_depth: float
+
+
+def single_fraction(rates: KernelRates, device: DeviceProfile) -> float:
+    """Return the fraction of the rate of single precision that products reach without tensor cores."""
+    return min(rates.single_product, rates.multiplying * device.multiprocessor.issues)
 
 
 @lru_cache(maxsize=100_000)

@@ -8,7 +8,8 @@ from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.efficiency import KernelRates
 from membench.cost.attention import efficient_ops_per_s
 from membench.cost.kernels import Family, Kernel
-from membench.cost.products import Multiplier, product_time_s
+from membench.cost.loads import CUDNN_LOAD_BYTES
+from membench.cost.products import Multiplier, product_time_s, single_fraction
 
 _ITEMSIZES = {Precision.FP16: 2, Precision.BF16: 2, Precision.FP8: 1, Precision.INT8: 1}
 """Of a factor's element, in bytes; of others, 4."""
@@ -45,12 +46,12 @@ def peak_times(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> Pea
                 device.memory_bytes_per_s,
                 device.multiprocessors,
                 _ITEMSIZES.get(kernel.precision, 4),
-                rates.edge_bytes_per_s,
+                rates.edge_bytes_per_clock * device.clock_hz,
                 rates.tile_depth,
             )
             return PeakTimes(product_time_s(kernel.product, unit), moving_s, layout_s)
-        case Family.ATTENTION if kernel.operator:
-            peak, _ = efficient_ops_per_s(kernel.operator, kernel.precision, rates, device)
+        case Family.ATTENTION if kernel.attention_kernel:
+            peak, _ = efficient_ops_per_s(kernel.attention_kernel, kernel.precision, rates, device)
             return PeakTimes(kernel.operations / peak, moving_s, 0.0)
         case Family.PRODUCT | Family.ATTENTION | Family.CONVOLUTION | Family.GROUPED | Family.NARROW:
             return PeakTimes(kernel.operations / ops_per_s, moving_s, layout_s)
@@ -64,7 +65,10 @@ def reached(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> PeakTi
     """Return the fractions of the peak rates that a kernel reaches, each in the place of its time."""
     return PeakTimes(
         _product_fraction(kernel, rates, device),
-        min(_memory_fraction(kernel, rates), _own_limit_bytes_per_s(kernel, rates, device) / device.memory_bytes_per_s),
+        min(
+            _memory_fraction(kernel, rates),
+            _waiting_bytes_per_s(kernel.load_bytes, kernel.blocks, rates, device) / device.memory_bytes_per_s,
+        ),
         _layout_fraction(kernel, rates, device),
     )
 
@@ -72,20 +76,19 @@ def reached(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> PeakTi
 def _layout_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:
     if kernel.is_pointwise:
         return rates.pointwise_layout or rates.layout
-    limit_bytes_per_s = _multiprocessors_bytes_per_s("change_of_layout", rates, device)
+    limit_bytes_per_s = _waiting_bytes_per_s(CUDNN_LOAD_BYTES, None, rates, device)
     return min(rates.layout, limit_bytes_per_s / device.memory_bytes_per_s)
 
 
-def _own_limit_bytes_per_s(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:
-    """Return the most that a kernel's thread blocks or multiprocessors move, infinite where memory alone limits it."""
-    of_device = _multiprocessors_bytes_per_s(kernel.operator, rates, device)
-    if kernel.blocks is None or kernel.operator not in rates.block_bytes_per_s:
-        return of_device
-    return min(of_device, kernel.blocks * rates.block_bytes_per_s[kernel.operator])
+def _waiting_bytes_per_s(load_bytes: float, blocks: int | None, rates: KernelRates, device: DeviceProfile) -> float:
+    """Return the most that threads move which wait for each load (Little's law), infinite for others.
 
-
-def _multiprocessors_bytes_per_s(operator: str, rates: KernelRates, device: DeviceProfile) -> float:
-    return (device.multiprocessors or inf) * rates.multiprocessor_bytes_per_s.get(operator, inf)
+    Where there is a thread block for each channel, one of them is taken to fill a multiprocessor.
+    """
+    if not load_bytes or device.multiprocessors is None:
+        return inf
+    busy = min(blocks or device.multiprocessors, device.multiprocessors)
+    return busy * device.multiprocessor.threads * load_bytes * device.clock_hz / rates.load_clocks
 
 
 def _is_single(kernel: Kernel, device: DeviceProfile) -> bool:
@@ -101,17 +104,19 @@ def _product_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile)
     """
     if kernel.family is Family.DEPTHWISE:
         return _depthwise_fraction(kernel, rates)
-    if kernel.family is Family.ATTENTION and kernel.operator:
-        peak, reached_ops_per_s = efficient_ops_per_s(kernel.operator, kernel.precision, rates, device)
+    if kernel.family is Family.ATTENTION and kernel.attention_kernel:
+        peak, reached_ops_per_s = efficient_ops_per_s(kernel.attention_kernel, kernel.precision, rates, device)
         return reached_ops_per_s / peak
     if kernel.family is Family.ATTENTION:
-        return rates.attention * (rates.single_product if _is_single(kernel, device) else rates.product)
+        return rates.attention * (single_fraction(rates, device) if _is_single(kernel, device) else rates.product)
     by_tensor_cores = rates.product if kernel.family is Family.PRODUCT else _convolution_fraction(kernel, rates)
     if not _is_single(kernel, device):
         return min(by_tensor_cores, _unaligned_fraction(kernel, rates, device))
+    reached_fraction = single_fraction(rates, device)
     if kernel.family is Family.PRODUCT:
-        return rates.single_product
-    return rates.single_convolution * by_tensor_cores / rates.convolution
+        return reached_fraction
+    direction = by_tensor_cores / rates.convolution
+    return rates.single_convolution * direction * reached_fraction / rates.single_product
 
 
 def _unaligned_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:

@@ -60,6 +60,6 @@ def test_a_card_without_tf32_multiplies_single_precision_by_its_own_units() -> N
 
 
 def test_single_precision_takes_the_published_time() -> None:
-    kernel = Kernel(Family.ATTENTION, Precision.FP32, 0, 10**12, operator="forward")
+    kernel = Kernel(Family.ATTENTION, Precision.FP32, 0, 10**12, attention_kernel="forward")
     time_s = kernel_time_s(kernel, RATES, configuration.load("device", "a100_80gb_sxm"))
     assert time_s == pytest.approx(10**12 / 46.4e12, rel=0.02)

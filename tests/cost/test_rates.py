@@ -91,26 +91,31 @@ def test_a_rate_that_is_not_positive_is_refused() -> None:
         replace(RATES, kernel_s=-1e-6)
 
 
-@pytest.mark.parametrize(
-    ("device", "limits"), [("h200", ["blocks", "multiprocessors", "memory"]), ("p100", ["memory"])]
-)
-def test_a_kernel_moves_what_its_blocks_multiprocessors_and_the_memory_do(device: str, limits: list[str]) -> None:
-    """The lowest of three limits: few thread blocks, multiprocessors waiting for instructions, and memory."""
+@pytest.mark.parametrize(("device", "fast"), [("h200", True), ("p100", False)])
+def test_a_kernel_moves_what_its_loads_and_the_memory_do(device: str, *, fast: bool) -> None:
+    """Threads that wait for each load are slower than the memory of an H200, and no slower than that of a P100."""
     profile = configuration.load("device", device)
-    rates = replace(
-        RATES, block_bytes_per_s={"norm": 1e9}, multiprocessor_bytes_per_s={"norm": 1e10}, normalization=0.5
-    )
-    kernel = Kernel(Family.NORMALIZATION, Precision.BF16, 10**9, operator="norm")
-    found = {
-        "blocks": kernel_time_s(replace(kernel, blocks=10), rates, profile),
-        "multiprocessors": kernel_time_s(kernel, rates, profile),
-        "memory": kernel_time_s(replace(kernel, operator=""), rates, profile),
-    }
-    assert found["blocks"] == pytest.approx(10**9 / (10 * 1e9))
-    assert found["memory"] == pytest.approx(10**9 / (0.5 * profile.memory_bytes_per_s))
-    of_multiprocessors_s = 10**9 / (profile.multiprocessors * 1e10)
-    assert found["multiprocessors"] == pytest.approx(max(of_multiprocessors_s, found["memory"]))
-    assert (found["multiprocessors"] > found["memory"]) is ("multiprocessors" in limits)
+    rates = replace(RATES, load_clocks=1000.0, normalization=0.5)
+    kernel = Kernel(Family.NORMALIZATION, Precision.BF16, 10**9)
+    waiting, memory_s = replace(kernel, load_bytes=4.0), kernel_time_s(kernel, rates, profile)
+    of_memory_s = 10**9 / (0.5 * profile.memory_bytes_per_s)
+    of_loads_s = 10**9 * 1000 / (profile.multiprocessors * 2048 * 4 * profile.clock_hz)
+    assert memory_s == pytest.approx(of_memory_s)
+    assert kernel_time_s(waiting, rates, profile) == pytest.approx(max(of_loads_s, of_memory_s))
+    assert (of_loads_s > of_memory_s) is fast
+    of_ten_blocks_s = of_loads_s * profile.multiprocessors / 10
+    assert kernel_time_s(replace(waiting, blocks=10), rates, profile) == pytest.approx(max(of_ten_blocks_s, memory_s))
+
+
+def test_single_precision_reaches_less_where_a_multiprocessor_issues_only_what_its_lanes_take() -> None:
+    """Published for products of 8192: an A100 0.90 of its peak, an H100 0.77."""
+    reached = {}
+    for name in ("a100_40gb", "h100"):
+        device = configuration.load("device", name)
+        time_s = kernel_time_s(product(Precision.FP32), RATES, device)
+        reached[name] = 2 * 8192**3 / time_s / device.arithmetic_ops_per_s
+    assert reached == pytest.approx({"a100_40gb": 0.90, "h100": 0.77}, rel=0.1)
+    assert reached["h100"] < 0.85 * reached["a100_40gb"]
 
 
 def test_products_with_odd_rows_are_as_slow_as_their_loads() -> None:
@@ -127,8 +132,3 @@ def test_products_with_odd_rows_are_as_slow_as_their_loads() -> None:
     assert odd_s == even_s
     single = replace(product(Precision.FP32), aligned_bytes=4)
     assert kernel_time_s(single, RATES, h200) == kernel_time_s(product(Precision.FP32), RATES, h200)
-
-
-def test_a_rate_of_an_operator_that_is_not_positive_is_refused() -> None:
-    with pytest.raises(MembenchError, match="block_bytes_per_s.norm is a positive number"):
-        replace(RATES, block_bytes_per_s={"norm": 0.0})

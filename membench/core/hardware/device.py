@@ -4,12 +4,14 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from membench.core import configuration
-from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
+from membench.core.checks import COUNT, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
 from membench.core.errors import MembenchError
 from membench.core.graph.precision import Precision
 from membench.core.hardware.allocator import DEFAULT, AllocatorSettings
+from membench.core.hardware.multiprocessor import Multiprocessor, multiprocessor_of
 
 TENSOR_CORE_PRECISIONS = (Precision.TF32, Precision.BF16, Precision.FP16)
 PRODUCT_PRECISIONS = (*TENSOR_CORE_PRECISIONS, Precision.FP8, Precision.INT8)
@@ -69,8 +71,8 @@ class DeviceProfile:
         precision_ops_per_s: peak of dense products of matrices by tensor cores, for tf32, bf16, fp16 and fp8, with
             accumulation in single precision as in PyTorch, and for int8. Without an entry, such a product has the rate
             of single precision, except fp8, which other devices do not multiply.
-        sustained_clock: fraction of the boost clock, for which the rates hold, at which large products run within the
-            board's power limit.
+        sustained_clock: clock at which large products run within the board's power limit, over the boost clock, for
+            which the rates hold.
         allocator: PyTorch's allocator in the process that has the device.
 
     Raises:
@@ -111,7 +113,7 @@ class DeviceProfile:
             device_to_host_bytes_per_s=self.device_to_host_bytes_per_s,
         )
         check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s, also_bytes=self.also_bytes)
-        check(FRACTION, sustained_clock=self.sustained_clock)
+        check(POSITIVE, sustained_clock=self.sustained_clock)
         check(SWITCH, full_duplex=self.full_duplex)
         counts = ("multiprocessors", "l2_bytes", "context_bytes", "link_generation", "link_lanes")
         numbers = ("compute_capability", "pageable_host_to_device_bytes_per_s", "pageable_device_to_host_bytes_per_s")
@@ -133,6 +135,18 @@ class DeviceProfile:
                 f"in bf16"
             )
         return self.precision_ops_per_s.get(precision, self.arithmetic_ops_per_s)
+
+    @property
+    def multiprocessor(self) -> Multiprocessor:
+        """What one of the multiprocessors does."""
+        return multiprocessor_of(self.compute_capability)
+
+    @property
+    def clock_hz(self) -> float:
+        """The boost clock, for which `arithmetic_ops_per_s` holds; infinite if the multiprocessors are not known."""
+        if self.multiprocessors is None:
+            return inf
+        return self.arithmetic_ops_per_s / (2 * self.multiprocessor.lanes * self.multiprocessors)
 
     @property
     def free_bytes(self) -> int:

@@ -27,6 +27,8 @@ class KernelRates:
             those of an A100 on every later card: ``forward``, ``backward``, ``wide_forward`` and ``wide_backward`` for
             heads of more than 128, and ``single``; without an entry, there is no such limit.
         single_product, single_convolution: share of the rate of single precision, without tensor cores.
+        multiplying: share of a product's instructions that multiply, in single precision: the most of the rate where a
+            multiprocessor issues no more instructions than its lanes take.
         depthwise, depthwise_channels_last: share of the rate of single precision, which computes them in any
             precision, in forward passes and data gradients, by layout.
         depthwise_weight, depthwise_weight_channels_last: the same in weight gradients.
@@ -34,16 +36,14 @@ class KernelRates:
         dequantization: share of the memory bandwidth, where weights of four or eight bits are read and written in a
             wider type.
         layout: share of the memory bandwidth, where activations are brought into the layout of tensor cores and back.
-        edge_bytes_per_s: rate at which a multiprocessor loads the edges of a product's tiles.
+        load_clocks: clocks from one load of a thread to its next, in kernels whose threads wait for each load.
+        edge_bytes_per_clock: rate at which a multiprocessor loads the edges of a product's tiles.
         tile_depth: steps in depth that filling and emptying the pipeline of a tile takes.
         kernel_s: between a kernel and the next.
         issue_s: time of the host for each operator.
         compiled_issue_s: time of the host for each kernel in compiled code.
         waits_between_passes: the host waits for the device before each forward and each backward pass.
         pointwise_layout: as `layout`, of convolutions of 1 x 1, which are products in either layout; None: as others.
-        block_bytes_per_s: rate of one thread block, in the operators whose kernels have one for each channel.
-        multiprocessor_bytes_per_s: rate of one multiprocessor, in the operators whose kernels wait for their own
-            instructions, not for the memory; ``change_of_layout`` is that of convolutions' activations.
         unaligned_ops_per_s: rate of one multiprocessor, in products of half precision whose rows begin at odd elements;
             infinite: as others.
 
@@ -60,6 +60,7 @@ class KernelRates:
     efficient_attention: float
     efficient_attention_single: float
     single_product: float
+    multiplying: float
     single_convolution: float
     depthwise: float
     depthwise_channels_last: float
@@ -71,15 +72,14 @@ class KernelRates:
     reduction: float
     dequantization: float
     layout: float
-    edge_bytes_per_s: float
+    load_clocks: float
+    edge_bytes_per_clock: float
     tile_depth: float
     kernel_s: float
     issue_s: float
     compiled_issue_s: float
     waits_between_passes: bool = False
     pointwise_layout: float | None = None
-    block_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
-    multiprocessor_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     unaligned_ops_per_s: float = inf
     efficient_attention_ops_per_s: Mapping[str, float] = field(default_factory=dict)
 

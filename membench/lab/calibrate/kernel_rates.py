@@ -1,9 +1,9 @@
-"""PyTorch's kernel rates, fitted on 40 published steps of training on an RTX 3090.
+"""PyTorch's kernel rates, fitted on single kernels, and then on 40 published steps of training on an RTX 3090.
 
 The rows are those of timm's two tables whose names have the smallest SHA-256; all other rows are left to `membench
 validate`, which judges on them. A rate's logarithm is also drawn towards a value that was assumed before, each with the
-width of `ASSUMED`: few rows have a kernel of some families. Rates of products in single precision, and of loading the
-edges of tiles, are of other measurements and stay as they are.
+width of `ASSUMED`: few rows have a kernel of some families. What single kernels determine, steps leave as it is
+(`membench.lab.calibrate.kernel_constants`).
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.efficiency import KernelRates
 from membench.cost.kernels import Kernel, kernels_of
 from membench.cost.rates import PeakTimes, peak_times, reached
+from membench.lab.calibrate.kernel_constants import CONSTANTS, fit_constants, is_same_chip, without_chip
 from membench.lab.calibrate.least_squares import four_digits
 from membench.lab.calibrate.measured_kernels import error_lines, measured_kernels
 from membench.lab.validation.dataset import FITTED, load_dataset
@@ -32,9 +34,11 @@ from membench.lab.validation.predicting import predictor_of
 from membench.lab.validation.rows import Row
 
 DATASETS = ("timm_nchw", "timm_nhwc")
+DEVICE = "rtx3090"
 ROWS = 40
+UNALIGNED_DEVICE = "h200"
+"""On which `KernelRates.unaligned_ops_per_s` was measured."""
 ASSUMED = {
-    "product": (0.95, 0.2),
     "convolution": (0.95, 0.2),
     "weight_gradient": (0.7, 0.3),
     "grouped": (0.4, 0.7),
@@ -92,15 +96,43 @@ def fit_kernels(datasets: Path, framework: Path) -> str:
     Returns:
         The residuals, and the errors of single kernels on several cards.
     """
-    device: DeviceProfile = configuration.load("device", "rtx3090")
-    rates: KernelRates = configuration.load("framework", "pytorch").efficiency.kernels
+    kernels = measured_kernels()
+    rates = fit_constants(kernels, _published_rates())
+    device: DeviceProfile = configuration.load("device", DEVICE)
     rows = chosen_rows(datasets)
-    steps = [step_of(f"{dataset} {row.network}", row, rates, device) for dataset, row in rows]
+    steps = _steps_of(rows, rates, device)
     fitted = fit_rates(steps, rates, device)
     lines = residual_lines(steps, fitted, device)
     framework.write_text(with_rates(framework.read_text(), fitted, lines))
     (datasets / FITTED).write_text(with_rows((datasets / FITTED).read_text(), rows))
-    return "\n".join([*lines, "", *error_lines(measured_kernels(), fitted)])
+    return "\n".join([*lines, "", *error_lines(kernels, fitted)])
+
+
+def rates_without(card: str, datasets: Path) -> KernelRates:
+    """Return the rates that are fitted without any measurement on the chip of a card in ``conf/device``.
+
+    Rates that nothing else determines are the assumed ones. Of the card only its file in ``conf/device`` is used.
+    """
+    rates = fit_constants(without_chip(measured_kernels(), card), _published_rates())
+    if is_same_chip(card, UNALIGNED_DEVICE):
+        rates = replace(rates, unaligned_ops_per_s=inf)
+    device: DeviceProfile = configuration.load("device", DEVICE)
+    steps = [] if is_same_chip(card, DEVICE) else _steps_of(chosen_rows(datasets), rates, device)
+    return fit_rates(steps, rates, device)
+
+
+def fitted_values(rates: KernelRates) -> dict[str, float]:
+    """Return by name what a fit determines of rates, and what it leaves out with a card."""
+    return {name: getattr(rates, name) for name in (*CONSTANTS, *ASSUMED, "unaligned_ops_per_s")}
+
+
+def _published_rates() -> KernelRates:
+    rates: KernelRates = configuration.load("framework", "pytorch").efficiency.kernels
+    return rates
+
+
+def _steps_of(rows: Sequence[tuple[str, Row]], rates: KernelRates, device: DeviceProfile) -> list[PublishedStep]:
+    return [step_of(f"{dataset} {row.network}", row, rates, device) for dataset, row in rows]
 
 
 def chosen_rows(datasets: Path) -> list[tuple[str, Row]]:
@@ -172,7 +204,7 @@ def with_rates(text: str, rates: KernelRates, lines: Sequence[str]) -> str:
     """
     block = "".join(f"# {line}\n" for line in lines)
     text, blocks = re.subn(r"(?m)^(# timm_.* ms, fitted .*\n)+# median error .*\n", block, text)
-    for name in ASSUMED:
+    for name in (*CONSTANTS, *ASSUMED):
         text, found = re.subn(rf"(?m)^( *{name}:) \S+", rf"\1 {getattr(rates, name):g}", text)
         if (blocks, found) != (1, 1):
             raise MembenchError(f"the file to fit needs one block of residuals, and one line of {name}")

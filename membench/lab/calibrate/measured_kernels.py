@@ -1,11 +1,11 @@
 """Single kernels that others measured on several cards, and how far off their predicted times are.
 
-A table of `TABLES` has one operator's sizes and times. The program that measured them also waited for its host: the
-least time of an operator on a card is nearly all of that wait, and what exceeds it grows linearly with the bytes from
-about half of it on (elementwise operators, within 1 %).
+A file of `TABLES` has one operator's sizes and times. NeuSight's include what its program waits for its host: the
+least time of an operator on a card is nearly all of that wait, and the times of elementwise operators grow linearly
+with their bytes from about half of it on (within 1 %).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,9 +28,11 @@ from membench.cost.rates import kernel_time_s
 
 TABLES = ROOT / "experiments" / "validation" / "kernels"
 _AROUND = 0.55
-"""Of an operator's least time on a card, what each of its times has in addition to the kernel's own."""
+"""Of an operator's least time on a card, what each of NeuSight's has in addition to the kernel's own."""
 _SHORTEST = 1.5
 """Of that least time: shorter times are of the host."""
+_WITHOUT_HOST = {"square_float16", "square_float32"}
+"""Tables whose programs wait for many calls together."""
 
 _Sizes = tuple[int, ...]
 
@@ -44,6 +46,10 @@ def _convolution(
 ) -> Tensor:
     filters = empty(outputs, inputs, kernel, kernel)
     return functional.conv2d(empty(images, inputs, side, side), filters, stride=stride, padding=pad)
+
+
+def _square(empty: Callable[..., Tensor], size: int, dtype: torch.dtype) -> Tensor:
+    return empty(size, size, dtype=dtype) @ empty(size, size, dtype=dtype)
 
 
 def _of_rows(function: Callable[[Tensor], Tensor], empty: Callable[..., Tensor], *sizes: int) -> Tensor:
@@ -64,8 +70,10 @@ CALLS: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "layer_norm": ("native_layer_norm", partial(_of_rows, lambda rows: functional.layer_norm(rows, rows.shape[1:]))),
     "linear": ("addmm", _linear),
     "mul": ("mul", partial(_of_pairs, torch.mul)),
-    "pow": ("pow", partial(_of_rows, lambda rows: rows**2)),
+    "pow": ("pow", partial(_of_pairs, torch.pow)),
     "relu": ("relu", partial(_of_rows, functional.relu)),
+    "square_float16": ("mm", partial(_square, dtype=torch.float16)),
+    "square_float32": ("mm", partial(_square, dtype=torch.float32)),
     "softmax": ("_softmax", partial(_of_rows, partial(functional.softmax, dim=-1))),
     "tanh": ("tanh", partial(_of_rows, torch.tanh)),
 }
@@ -81,9 +89,9 @@ class MeasuredKernel:
     kernels: tuple[Kernel, ...]
     measured_s: float
 
-    def error(self, rates: KernelRates, device: DeviceProfile) -> float:
-        """Return the relative error of the predicted time."""
-        return sum(kernel_time_s(kernel, rates, device) for kernel in self.kernels) / self.measured_s - 1
+    def time_s(self, rates: KernelRates, device: DeviceProfile) -> float:
+        """Return the predicted time."""
+        return sum(kernel_time_s(kernel, rates, device) for kernel in self.kernels)
 
 
 class _Calls(nn.Module):
@@ -106,7 +114,7 @@ def _kernels_in(table: str, path: Path) -> list[MeasuredKernel]:
     rows = pd.read_csv(path, comment="#")
     sizes = [tuple(map(int, each)) for each in rows[[*rows.columns[1:-1]]].itertuples(index=False)]
     kernels = _kernels_by_sizes(table, list(dict.fromkeys(sizes)))
-    least_ms = rows.groupby("device")["latency_ms"].transform("min")
+    least_ms = (table not in _WITHOUT_HOST) * rows.groupby("device")["latency_ms"].transform("min")
     around_s = 1e-3 * _AROUND * least_ms
     found = zip(rows["device"], sizes, 1e-3 * rows["latency_ms"] - around_s, strict=True)
     is_long = rows["latency_ms"] >= _SHORTEST * least_ms
@@ -129,18 +137,23 @@ def _kernels_by_sizes(table: str, sizes: Sequence[_Sizes]) -> dict[_Sizes, tuple
     return {each: kernels_of(task) for each, task in zip(sizes, tasks, strict=True)}
 
 
+def profiles_of(kernels: Iterable[MeasuredKernel]) -> dict[str, DeviceProfile]:
+    """Return the profiles of the kernels' cards, by name."""
+    return {name: configuration.load("device", name) for name in sorted({kernel.device for kernel in kernels})}
+
+
 def error_lines(kernels: Sequence[MeasuredKernel], rates: KernelRates) -> list[str]:
     """Return a line for each table and card: rows, and the median, 90th percentile and bias of the errors."""
-    profiles = {name: configuration.load("device", name) for name in {kernel.device for kernel in kernels}}
+    profiles = profiles_of(kernels)
     errors = pd.DataFrame(
-        {
-            "table": [kernel.table for kernel in kernels],
-            "device": [kernel.device for kernel in kernels],
-            "error": [kernel.error(rates, profiles[kernel.device]) for kernel in kernels],
-        }
+        [
+            (each.table, each.device, each.time_s(rates, profiles[each.device]) / each.measured_s - 1)
+            for each in kernels
+        ],
+        columns=["table", "device", "error"],
     )
-    lines = [f"{'kernels':<12} {'card':<12} {'rows':>5} {'median':>8} {'p90':>8} {'bias':>8}"]
+    lines = [f"{'kernels':<14} {'card':<10} {'rows':>5} {'median':>8} {'p90':>8} {'bias':>8}"]
     for (table, device), of_card in errors.groupby(["table", "device"])["error"]:
         numbers = "".join(f" {value:8.1%}" for value in (*of_card.abs().quantile([0.5, 0.9]), of_card.median()))
-        lines.append(f"{table:<12} {device:<12} {len(of_card):>5}{numbers}")
+        lines.append(f"{table:<14} {device:<10} {len(of_card):>5}{numbers}")
     return lines

@@ -7,10 +7,9 @@
 
 A fit reads what Layrub's paper measured of that framework (Table 5: seconds of 20 iterations; Table 6: runtime memory,
 for Caffe alone, and of Layrub on ResNet-1517), and no other row; that of waves reads MXNet's published throughputs on a
-K80, and that of kernels 40 of timm's published steps on an RTX 3090, which it lists in
-experiments/validation/fitted.yaml.
-Each prints every residual and writes the same bytes each time; that of kernels also the errors of single ones on five
-cards.
+K80, and that of kernels single ones on several cards and 40 of timm's published steps on an RTX 3090, which it lists
+in experiments/validation/fitted.yaml.
+Each prints every residual and writes the same bytes each time; that of kernels also prints the errors of single ones.
 """
 
 from collections.abc import Sequence

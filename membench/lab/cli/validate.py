@@ -4,6 +4,8 @@
     membench validate dataset=litgpt              one; what the results have of the others stays
     membench validate dataset=schedtune rows=20   20 rows of one, spread over it: prints the errors, writes no results
     membench validate dataset=torchtune row=3     one row by its number in the results, and its operators' times
+    membench validate leave_out=h200              rows on an H200, with rates that are fitted without its chip: prints
+                                                  the errors, writes no results
     membench validate rerun=all workers=4
     membench validate rerun=none                  predicts nothing: the page and all else from the tables that are there
 
@@ -17,11 +19,11 @@ from their tables. Needs a checkout of the repository, and timm and transformers
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from membench.cli.operators import operator_lines
-from membench.cli.words import read_options, refuse_flags
+from membench.cli.words import NameIn, read_options, refuse_flags
 from membench.core.checks import choice
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
@@ -59,6 +61,8 @@ class Options:
     Attributes:
         dataset: names; empty for all.
         rows: the most rows of each data set, spread over it; None: all.
+        leave_out: card whose chip's measurements are left out of the fit of kernels' rates, and whose rows alone are
+            predicted; empty: none.
         row: number of a single row of a single data set, of which the operators are printed; None: there is none.
         workers: processes at a time.
         rerun: ``all``: rows with a current prediction run again; ``none``: no row runs, predictions are the tables'.
@@ -67,6 +71,7 @@ class Options:
     dataset: tuple[Annotated[str, _read_dataset], ...] = ()
     rows: int | None = None
     row: Annotated[int | None, _read_row] = None
+    leave_out: Annotated[str, NameIn(("device",))] = ""
     workers: int = 2
     rerun: Literal["missing", "all", "none"] = "missing"
 
@@ -91,9 +96,11 @@ def run(options: Options) -> int:
     if options.row is not None:
         print("\n".join(_row_lines(datasets[0], options.row)))
         return 0
+    if options.leave_out:
+        datasets = _leaving_out(options.leave_out, datasets)
     compared = _compared(datasets, options)
     print("\n".join(_lines([line for data, rows in compared for line in summaries(data, rows)])))
-    if options.rows is not None:
+    if options.rows is not None or options.leave_out:
         return 0
     names = [data.name for data in datasets]
     others = [name for name in known if name not in names and (RESULTS / f"{name}.csv").exists()]
@@ -136,6 +143,22 @@ def _write(compared: "Sequence[tuple[DataSet, Sequence[Comparison]]]") -> None:
     write_page(compared, found, RESULTS)
     write_league(compared, LEAGUE)
     write_intervals(compared, INTERVALS)
+
+
+def _leaving_out(card: str, datasets: "Sequence[DataSet]") -> "list[DataSet]":
+    """Return the data sets' rows on a card's chip, with rates that are fitted without that chip."""
+    from membench.lab.calibrate.kernel_constants import is_same_chip
+    from membench.lab.calibrate.kernel_rates import fitted_values, rates_without
+
+    chosen = {data.name: [row for row in data.rows if is_same_chip(card, row.device)] for data in datasets}
+    if not any(chosen.values()):
+        raise MembenchError(f"no data set has rows on {card}; leave out a card that one has, such as h200")
+    rates = fitted_values(rates_without(card, DATASETS))
+    return [
+        replace(data, rows=tuple(row.with_rates(rates) for row in chosen[data.name]))
+        for data in datasets
+        if chosen[data.name]
+    ]
 
 
 def _row_lines(data: "DataSet", number: int) -> Iterator[str]:

@@ -83,6 +83,15 @@ class Row:
         size: int = self.step["batch_size"]
         return size
 
+    def with_rates(self, rates: Mapping[str, float]) -> "Row":
+        """Return the row with these rates of kernels in all of its steps, where its program has none of its own."""
+
+        def changed(step: Configuration) -> Configuration:
+            return step | {"rates": {**rates, **step.get("rates", {})}}
+
+        timed, sizes = self.timed and changed(self.timed), tuple(map(changed, self.sizes))
+        return replace(self, step=changed(self.step), timed=timed, sizes=sizes)
+
     def has(self, values: Mapping[str, Any]) -> bool:
         """Return whether the row has all of these values."""
         own = {**self.values, "network": self.network, "device": self.device, "batch_size": self.batch_size}

@@ -13,7 +13,9 @@ from membench.lab.calibrate.measured_kernels import CALLS, TABLES, error_lines, 
 
 RATES: KernelRates = configuration.load("framework", "pytorch").efficiency.kernels
 HEADER = "# of a test\ndevice,rows,columns,latency_ms\n"
+SQUARE = "# of a test\ndevice,size,latency_ms\nv100,1024,0.2\n"
 ROWS = {
+    **dict.fromkeys(("square_float16", "square_float32"), SQUARE),
     "bmm": "# of a test\ndevice,batch,rows,columns,depth,latency_ms\nv100,2,3,4,5,0.03\nv100,20,30,40,50,0.06\n",
     "conv": "# of a test\ndevice,batch,in_channels,out_channels,kernel_size,size,stride,padding,latency_ms\n"
     "v100,1,3,3,3,5,1,1,0.1\nv100,8,16,32,3,10,1,1,0.2\n",
@@ -43,11 +45,13 @@ def test_a_row_is_the_kernel_of_its_call_without_the_wait_for_the_host(folder: P
 
 
 def test_times_near_the_least_one_are_left_out(folder: Path) -> None:
-    assert len(measured_kernels(folder)) == len(CALLS)
+    found = measured_kernels(folder)
+    assert len(found) == len(CALLS)
+    assert {kernel.measured_s for kernel in found if kernel.table in ROWS and "square" in kernel.table} == {0.2e-3}
 
 
 def test_errors_are_printed_by_table_and_card(folder: Path) -> None:
     kernels = [replace(kernel, measured_s=1e-6) for kernel in measured_kernels(folder) if kernel.table == "add"]
     [kernel], device = kernels, configuration.load("device", "v100")
-    error = kernel.error(RATES, device)
+    error = kernel.time_s(RATES, device) / 1e-6 - 1
     assert error_lines(kernels, RATES)[1].split() == ["add", "v100", "1", *[f"{error:.1%}"] * 3]

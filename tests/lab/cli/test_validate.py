@@ -41,6 +41,8 @@ def test_a_row_has_its_numbers_and_its_operators(capsys: pytest.CaptureFixture[s
         ["row=3"],
         ["dataset=torchtune", "row=1000"],
         ["dataset=torchtune", "row=one"],
+        ["leave_out=a_card"],
+        ["leave_out=k40m"],
     ],
 )
 def test_wrong_words_are_refused_in_a_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
