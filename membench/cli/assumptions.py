@@ -19,12 +19,10 @@ def assumptions(workload: "Workload", update: "WeightUpdate | None", device: Dev
         device: in the process that runs the step.
     """
     if workload.loss is not None:
-        held = "held until the next one is there" if workload.holds_output else "given back once the loss is computed"
-        yield f"the module's output is {held} (holds_output)"
+        yield f"output {'held' if workload.holds_output else 'freed'} after the loss (holds_output)"
     if update is not None:
-        left = "freed before the next step" if update.gradients == "freed" else "zeroed in place"
-        yield f"gradients are {left} (optimizer.gradients)"
+        yield f"gradients {'freed' if update.gradients == 'freed' else 'zeroed in place'} (optimizer.gradients)"
     context_bytes = device.context_bytes
-    context = "no memory that is known" if context_bytes is None else format_bytes(context_bytes)
+    context = "unknown memory" if context_bytes is None else format_bytes(context_bytes)
     yield f"{context} outside of the allocator (context)"
     yield f"{format_bytes(device.also_bytes) if device.also_bytes else 'nothing'} besides the step (also)"

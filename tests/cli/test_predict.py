@@ -39,8 +39,8 @@ def test_the_program_and_the_process_are_stated_as_assumed_or_given(capsys: pyte
         said.append(dict(line[2:].split("  ", 1) for line in capsys.readouterr().out.splitlines()[1:]))
     assumed, stated = (each["assumed"].strip().split("; ") for each in said)
     assert assumed == [
-        "the module's output is given back once the loss is computed (holds_output)",
-        "gradients are freed before the next step (optimizer.gradients)",
+        "output freed after the loss (holds_output)",
+        "gradients freed (optimizer.gradients)",
         "273.8 MB outside of the allocator (context)",
         "nothing besides the step (also)",
     ]
