@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING
 from hydra import compose
 
 from membench.cli.advise_cluster import ClusterOptions, parse_cluster, run_cluster
+from membench.cli.assumptions import assumptions
 from membench.cli.command_line import MULTIRUN, check_arguments
 from membench.cli.words import (
     Reader,
@@ -193,6 +194,8 @@ def run(settings: Options | ClusterOptions) -> int:
         print(shown(_write_page(folder / f"{name}.html", advice, _pictures(adviser, advice))))
     else:
         print(_text(advice, settings.output))
+    if settings.output == "text":
+        print(f"\nAssumed: {'; '.join(assumptions(workload, cell.optimizer, cell.simulated_device))}.")
     if settings.tracking.mode != "disabled":
         _log(settings, adviser, advice, folder / name)
     return 0 if advice.plans else 2
