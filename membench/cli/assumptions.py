@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from membench.core.step.optimizer import WeightUpdate
     from membench.core.step.workload import Workload
 
+_GRADIENTS = {
+    "freed": "freed before the next step",
+    "freed_late": "freed behind the next forward pass",
+    "kept": "zeroed in place",
+}
+
 
 def assumptions(workload: "Workload", update: "WeightUpdate | None", device: DeviceProfile) -> Iterator[str]:
     """Yield the assumptions on which the memory of a step under plain PyTorch depends.
@@ -22,8 +28,7 @@ def assumptions(workload: "Workload", update: "WeightUpdate | None", device: Dev
         held = "held until the next one is there" if workload.holds_output else "given back once the loss is computed"
         yield f"the module's output is {held} (holds_output)"
     if update is not None:
-        left = "freed before the next step" if update.gradients == "freed" else "zeroed in place"
-        yield f"gradients are {left} (optimizer.gradients)"
+        yield f"gradients are {_GRADIENTS[update.gradients]} (optimizer.gradients)"
     context_bytes = device.context_bytes
     context = "no memory that is known" if context_bytes is None else format_bytes(context_bytes)
     yield f"{context} outside of the allocator (context)"

@@ -5,7 +5,6 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-
 from typing import Any
 
 import pytest
