@@ -15,7 +15,7 @@ from membench.capture.passes import (
     mark_partial_gradients,
     weight_gradient_first,
 )
-from membench.capture.plain import plain_tasks, with_held_output
+from membench.capture.plain import plain_tasks, with_held
 from membench.capture.recorded import Recorded
 from membench.capture.recording import Recording
 from membench.capture.trace import Place, record
@@ -82,7 +82,7 @@ def capture(
     blocks = _with_roles(recording)
     of_plain = list(blocks)
     plain, renamed = plain_tasks(recording, of_plain)
-    plain, held = with_held_output(plain, recording.held, of_plain)
+    plain, held = with_held(plain, recording, of_plain, holds_gradients=workload.holds_gradients)
     tasks = drop_unused(dissolve(recording.tasks, blocks), blocks)
     mark_partial_gradients(tasks, blocks)
     tasks = accumulate_in_place(weight_gradient_first(tasks, blocks), blocks)

@@ -1,6 +1,6 @@
 """The step as plain PyTorch runs it: every task in its order, and after each the blocks whose memory is given back.
 
-A program may hold the module's output until the next step's takes its place (`with_held_output`).
+A program may hold the last step's output and gradients for a part of this one (`with_held`).
 
 The recording differs from plain PyTorch in three ways, which are undone here:
 
@@ -34,24 +34,32 @@ def plain_tasks(recording: Recording, blocks: list[Block]) -> tuple[list[Task], 
     return tasks, renamed
 
 
-def with_held_output(tasks: list[Task], held: frozenset[int], blocks: list[Block]) -> tuple[list[Task], frozenset[int]]:
-    """Return the tasks of a program that holds the module's output, and the blocks of its last step's; change `blocks`.
+def with_held(
+    tasks: list[Task], recording: Recording, blocks: list[Block], *, holds_gradients: bool
+) -> tuple[list[Task], frozenset[int]]:
+    """Return the tasks of a program that holds results, and the blocks of its last step's; change `blocks`.
 
     ``output = module(*inputs)`` gives the last step's back where this one's is there: behind the forward pass.
+    ``zero_grad()`` behind the loss frees its gradients before the backward pass.
 
     Args:
-        held: blocks of the output, which have no releases among the tasks.
+        recording: the outputs that it holds have no releases among the tasks.
     """
-    made = [blocks[index] for index in sorted(held) if blocks[index].is_transient]
-    last_steps = range(len(blocks), len(blocks) + len(made))
-    for block, index in zip(made, last_steps, strict=True):
-        blocks[block.index] = replace(block, role=Role.OUTPUT)
-        blocks.append(replace(block, index=index, name=f"{block.name}:last step's", role=Role.HELD))
-    if not made:
-        return tasks, frozenset()
-    end = next((place for place, task in enumerate(tasks) if task.phase is not Phase.FORWARD), len(tasks)) - 1
-    returned = replace(tasks[end], releases=(*tasks[end].releases, *last_steps))
-    return [*tasks[:end], returned, *tasks[end + 1 :]], frozenset(last_steps)
+    outputs = [index for index in sorted(recording.held) if blocks[index].is_transient]
+    gradients = [block.index for block in blocks if block.role is Role.WEIGHT_GRADIENT] if holds_gradients else []
+    for index in outputs:
+        blocks[index] = replace(blocks[index], role=Role.OUTPUT)
+    held: set[int] = set()
+    for of, before in ((outputs, (Phase.FORWARD,)), (gradients, (Phase.FORWARD, Phase.LOSS))):
+        if not of:
+            continue
+        last_steps = [replace(blocks[index], index=len(blocks) + place) for place, index in enumerate(of)]
+        blocks += [replace(each, name=f"{each.name}:last step's", role=Role.HELD) for each in last_steps]
+        made = [each.index for each in last_steps]
+        end = next((place for place, task in enumerate(tasks) if task.phase not in before), len(tasks)) - 1
+        tasks = [*tasks[:end], replace(tasks[end], releases=(*tasks[end].releases, *made)), *tasks[end + 1 :]]
+        held.update(made)
+    return tasks, frozenset(held)
 
 
 def _with_kept_numbers(tasks: list[Task], numbers: tuple[KeptNumber, ...], blocks: list[Block]) -> list[Task]:

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from membench.cli.advise_cluster import ClusterOptions, parse_cluster, run_cluster
+from membench.cli.assumptions import assumptions
 from membench.cli.command_line import compose_step, words_of_one_step
 from membench.cli.words import FLAG, NameIn, read_positive, take_options
 from membench.core.errors import MembenchError
@@ -152,6 +153,8 @@ def run(options: Options | ClusterOptions) -> int:
         print(shown(_write_page(folder / f"{name}.html", advice, _pictures(adviser, advice))))
     else:
         print(_text(advice, options.output))
+    if options.output == "text":
+        print(f"\nAssumed: {'; '.join(assumptions(workload, cell.optimizer, cell.simulated_device))}.")
     if options.tracking.mode != "disabled":
         _log(options, adviser, advice, folder / name)
     return 0 if advice.plans else 2

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from membench.core.step.optimizer import WeightUpdate
     from membench.core.step.workload import Workload
 
+_GRADIENTS = {"freed": "freed", "freed_late": "freed behind the next forward pass", "kept": "zeroed in place"}
+
 
 def assumptions(workload: "Workload", update: "WeightUpdate | None", device: DeviceProfile) -> Iterator[str]:
     """Yield the assumptions on which the memory of a step under plain PyTorch depends.
@@ -21,7 +23,7 @@ def assumptions(workload: "Workload", update: "WeightUpdate | None", device: Dev
     if workload.loss is not None:
         yield f"output {'held' if workload.holds_output else 'freed'} after the loss (holds_output)"
     if update is not None:
-        yield f"gradients {'freed' if update.gradients == 'freed' else 'zeroed in place'} (optimizer.gradients)"
+        yield f"gradients {_GRADIENTS[update.gradients]} (optimizer.gradients)"
     context_bytes = device.context_bytes
     context = "unknown memory" if context_bytes is None else format_bytes(context_bytes)
     yield f"{context} outside of the allocator (context)"

@@ -21,7 +21,7 @@ from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.efficiency import Efficiency, with_rates
 from membench.core.hardware.machine import Machine
 from membench.core.step.fully_sharded import check_whole
-from membench.core.step.optimizer import UpdateOf
+from membench.core.step.optimizer import Gradients, UpdateOf
 from membench.core.step.sharding import REPLICATED
 from membench.core.step.torch_settings import check_no_autocast
 from membench.core.step.workload import Workload
@@ -72,10 +72,7 @@ class Predictor:
         self._efficiency: Efficiency = self._framework.efficiency
         if rates:
             self._efficiency = with_rates(self._efficiency, rates)
-        if not workload.trains and ranks.pipeline is not None and ranks.pipeline.ranks == 1:
-            raise MembenchError("accumulate adds up gradients, which a step of inference does not have; leave it out")
-        if workload.holds_output and ranks.pipeline is not None and ranks.pipeline.ranks > 1:
-            raise MembenchError("a pipeline calls the stages itself; leave holds_output out, or pp out of parallel")
+        _check_program(workload, request, ranks)
         known, compiled = compiled_parts(workload.module, workload.loss, request.kernels)
         if compiled is not None and keeps_layout:
             compiled = replace(compiled, keeps_layout=True)
@@ -190,6 +187,19 @@ class Predictor:
             self._efficiency,
             machine,
             self._request.budget_bytes,
+        )
+
+
+def _check_program(workload: Workload, request: StepRequest, ranks: Ranks) -> None:
+    """Refuse a program around the step that its ranks cannot have."""
+    if not workload.trains and ranks.pipeline is not None and ranks.pipeline.ranks == 1:
+        raise MembenchError("accumulate adds up gradients, which a step of inference does not have; leave it out")
+    if workload.holds_output and ranks.pipeline is not None and ranks.pipeline.ranks > 1:
+        raise MembenchError("a pipeline calls the stages itself; leave holds_output out, or pp out of parallel")
+    is_alone = not (ranks.mesh.axes or ranks.pipeline or ranks.accumulate > 1)
+    if request.optimizer and request.optimizer.gradients is Gradients.FREED_LATE and not is_alone:
+        raise MembenchError(
+            "gradients='freed_late' is predicted on one device and without accumulate; leave it out, or these"
         )
 
 

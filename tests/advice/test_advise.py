@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,7 +54,17 @@ def test_plain_pytorch_is_what_predict_predicts(advice: membench.Advice) -> None
     assert sum(advice.parts_bytes.values()) == advice.allocated_bytes
     assert sum(advice.activations_bytes.values()) == advice.parts_bytes["activations"]
     assert advice.allocated_bytes + advice.fragmentation_bytes == advice.reserved_bytes
-    assert advice.used_bytes == advice.reserved_bytes + (advice.context_bytes or 0)
+    assert advice.used_bytes == advice.reserved_bytes + (advice.besides_bytes or 0)
+
+
+def test_what_the_process_holds_besides_counts_in_the_advice() -> None:
+    step = (network(), nn.CrossEntropyLoss(), batch(4))
+    options: dict[str, Any] = {"device": CARD, "largest": "none", "levers": False, "processes": 1, "methods": ["joint"]}
+    free, full = (membench.advise(*step, **options, also=also) for also in (None, CARD.memory_bytes - 10 * MIB))
+    assert isinstance(free, membench.Advice) and isinstance(full, membench.Advice)
+    assert (free.fits, full.fits) == (True, False)
+    assert full.besides_bytes == (CARD.context_bytes or 0) + CARD.memory_bytes - 10 * MIB
+    assert free.plans and not full.plans
 
 
 def test_the_largest_batch_of_plain_pytorch_fits_and_one_more_does_not(advice: membench.Advice) -> None:

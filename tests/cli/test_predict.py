@@ -45,8 +45,8 @@ def test_the_program_and_the_process_are_stated_as_assumed_or_given(capsys: pyte
         "nothing besides the step (also)",
     ]
     assert stated == [
-        "the module's output is held until the next one is there (holds_output)",
-        "gradients are zeroed in place (optimizer.gradients)",
+        "output held after the loss (holds_output)",
+        "gradients zeroed in place (optimizer.gradients)",
         "1.6 GB outside of the allocator (context)",
         "9.5 GB besides the step (also)",
     ]

@@ -273,3 +273,30 @@ class _Guided(nn.Module):
 def test_the_gradient_of_an_input_is_predicted_as_the_text_advises() -> None:
     found = membench.predict(_Guided(nn.Linear(64, 64), torch.randn(8, 64)), torch.sum, ((), ()), device="t4")
     assert found.parts_bytes["weight gradients"] == 8 * 64 * 4
+
+
+def test_gradients_freed_behind_the_forward_pass_are_held_in_it() -> None:
+    freed, late = (
+        membench.predict(
+            *logits_of_many_classes(),
+            device=RTX3090,
+            optimizer=membench.WeightUpdate(torch.optim.SGD, gradients=gradients),
+        )
+        for gradients in (Gradients.FREED, Gradients.FREED_LATE)
+    )
+    assert late.allocated_bytes > freed.allocated_bytes
+    assert late.step_time_s == freed.step_time_s
+
+
+@pytest.mark.parametrize("options", [{"accumulate": 2}, {"cluster": "dgx_h100", "parallel": {"fsdp": 8}}], ids=str)
+def test_gradients_freed_late_are_those_of_one_device(options: dict[str, Any]) -> None:
+    by = membench.WeightUpdate(torch.optim.SGD, gradients=Gradients.FREED_LATE)
+    device = {} if "cluster" in options else {"device": RTX3090}
+    with pytest.raises(MembenchError, match="^gradients='freed_late' is predicted on one device"):
+        membench.predict(*logits_of_many_classes(), optimizer=by, **device, **options)
+
+
+def test_a_pipeline_holds_no_output() -> None:
+    parallel = {"cluster": "dgx_h100", "parallel": {"pp": 2, "dp": 4}, "accumulate": 2}
+    with pytest.raises(MembenchError, match="^a pipeline calls the stages itself; leave holds_output out"):
+        membench.predict(*logits_of_many_classes(), **parallel, holds_output=True)  # type: ignore[arg-type]

@@ -142,7 +142,8 @@ class Advice:
         parts_bytes: what plain PyTorch's allocated peak consists of.
         activations_bytes: size of the activations at that peak, by layer.
         fragmentation_bytes: what the caching allocator reserves in addition to the allocated peak.
-        context_bytes: size of the device's context; None: not known.
+        besides_bytes: memory in use besides the step: the device's context, and what else the process holds; None: not
+            known.
         largest_batch: plain PyTorch's largest batch; None: not even one sample fits.
         plans: plans of the methods that fit, the fastest first; of those within a thousandth plain PyTorch, then that
             with the lowest peak.
@@ -230,7 +231,7 @@ class Advice:
         return self.plain.reserved_bytes - self.plain.allocated_bytes
 
     @property
-    def context_bytes(self) -> int | None:
+    def besides_bytes(self) -> int | None:
         return None if self.used_bytes is None else self.used_bytes - self.reserved_bytes
 
     @property

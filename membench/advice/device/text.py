@@ -98,7 +98,7 @@ def values(advice: Advice) -> dict[str, Any]:
     head = (
         "model", "device", "batch_size", "precision", "optimizer", "is_compiled", "machine", "allocator",
         "budget_bytes", "fits", "allocated_bytes", "reserved_bytes", "used_bytes", "capacity_bytes",
-        "fragmentation_bytes", "context_bytes", "step_time_s", "largest_batch",
+        "fragmentation_bytes", "besides_bytes", "step_time_s", "largest_batch",
     )  # fmt: skip
     return {
         **{name: getattr(advice, name) for name in head},
@@ -170,8 +170,8 @@ def facts(advice: Advice) -> Iterator[tuple[str, str]]:
     else:
         yield (
             "used",
-            f"{format_bytes(advice.used_bytes)}, {in_words(advice.plain.shown_interval_bytes, format_bytes)}; with a "
-            f"context of {format_bytes(advice.context_bytes or 0)}",
+            f"{format_bytes(advice.used_bytes)}, {in_words(advice.plain.shown_interval_bytes, format_bytes)}; "
+            f"{format_bytes(advice.besides_bytes or 0)} of it besides the step",
         )
     yield (
         "step time",

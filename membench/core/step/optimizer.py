@@ -30,6 +30,7 @@ class Gradients(StrEnum):
     """What happens to a weight's gradient after the update."""
 
     FREED = "freed"  # zero_grad(set_to_none=True): it does not exist in the next forward pass
+    FREED_LATE = "freed_late"  # the same behind the next forward pass: it exists until the backward pass begins
     KEPT = "kept"  # zeroed in place: it exists throughout, and the backward pass adds to it
 
 
@@ -147,9 +148,10 @@ class WeightUpdate:
             )
         check(SWITCH, in_backward=self.in_backward, ema=self.ema)
         object.__setattr__(self, "gradients", choice(Gradients, "gradients", self.gradients))
-        if self.in_backward and self.gradients is Gradients.KEPT:
+        if self.in_backward and self.gradients is not Gradients.FREED:
             raise MembenchError(
-                "in_backward=True frees each gradient after its update; leave gradients='kept' or in_backward out"
+                f"in_backward=True frees each gradient after its update; leave gradients={str(self.gradients)!r} or "
+                "in_backward out"
             )
         if not self.name:
             object.__setattr__(self, "name", _name_of(self.optimizer))
@@ -158,7 +160,7 @@ class WeightUpdate:
     @property
     def runs(self) -> bool:
         """Whether a step that runs can update its weights so; otherwise the update is simulated only."""
-        return not (self.in_backward or self.ema)
+        return not (self.in_backward or self.ema or self.gradients is Gradients.FREED_LATE)
 
 
 def _name_of(optimizer: Make | torch.optim.Optimizer) -> str:

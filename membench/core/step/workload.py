@@ -44,6 +44,7 @@ class Workload:
         channels_last: four-dimensional weights, buffers and inputs have that memory format.
         holds_output: the program has the module's output in a variable, ``output = module(*inputs)``, until the next
             step's takes its place; otherwise it is given back once the loss is computed.
+        holds_gradients: the last step's gradients of weights are freed behind the forward pass, and not before it.
         compiled: what of it was given to `torch.compile` and may be captured as it is written.
         places_gradients: the gradient of a weight in parts gets the weight's placements, as optimizers bring it to
             them.
@@ -67,6 +68,7 @@ class Workload:
     precision: Precision | None = None
     channels_last: bool = False
     holds_output: bool = False
+    holds_gradients: bool = False
     compiled: Compiled | None = None
     places_gradients: bool = False
     meshes: tuple[Any, ...] = ()
@@ -177,7 +179,8 @@ class Workload:
                 f"micro-batches add up to a mean over the samples, but its reduction is {reduction!r}",
                 "take the mean and scale the gradients, or run the whole batch",
             )
-        return replace(self._part(0, size), loss_scale=size / self.batch_size, accumulates=True)
+        part = self._part(0, size)
+        return replace(part, loss_scale=size / self.batch_size, accumulates=True, holds_gradients=False)
 
     def with_batch(self, size: int) -> "Workload":
         """Return the step on another number of samples, of which only the shapes are known, and what is passed twice.

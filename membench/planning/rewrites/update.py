@@ -35,7 +35,8 @@ def updated_workload(workload: Workload, by: WeightUpdate | None) -> Workload:
         return workload
     if workload.loss is None:
         raise MembenchError("a step of inference has no gradients for an optimizer; leave it out, or pass a loss")
-    return replace(workload, accumulates=True) if by.gradients is Gradients.KEPT else workload
+    kept, late = (by.gradients is gradients for gradients in (Gradients.KEPT, Gradients.FREED_LATE))
+    return replace(workload, accumulates=kept, holds_gradients=late)
 
 
 def add_states(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
@@ -229,7 +230,7 @@ def _with_freed(graph: TaskGraph, update: Update, tasks: list[Task]) -> TaskGrap
         MembenchError: a gradient that is updated shares a block with one that is not, as shards of a module's gradients
             do.
     """
-    if update.gradients is Gradients.KEPT:
+    if update.gradients is not Gradients.FREED:
         return graph
     updated = {weight for part in update.tasks if part.uses_gradients for weight in part.weights}
     freed = {value.block for name, value in graph.gradients if value and name in updated}

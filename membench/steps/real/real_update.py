@@ -33,13 +33,13 @@ def real_update(by: WeightUpdate, module: nn.Module, cost: MeasuredCost) -> "Rea
     """Return the update of a module's weights by an optimizer, which is made of all of them if it is not an instance.
 
     Raises:
-        MembenchError: the update is in the backward pass or averages the weights, the optimizer cannot be made, or see
+        MembenchError: the update is simulated only (see `WeightUpdate.runs`), the optimizer cannot be made, or see
             `RealUpdate`.
     """
     if not by.runs:
-        option = "in_backward" if by.in_backward else "ema"
+        option = "in_backward=True" if by.in_backward else "ema=True" if by.ema else f"gradients={str(by.gradients)!r}"
         raise MembenchError(
-            f"{option}=True of an optimizer is simulated only; leave it out of a step that runs, or predict the step"
+            f"{option} of an optimizer is simulated only; leave it out of a step that runs, or predict the step"
         )
     if isinstance(by.optimizer, torch.optim.Optimizer):
         return RealUpdate(by.optimizer, module, by.gradients, cost)

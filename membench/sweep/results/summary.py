@@ -49,9 +49,9 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
         if parts := _parts(metrics):
             yield "made up of", parts
     if "used_bytes" in metrics:
-        context_bytes = metrics["used_bytes"] - metrics["reserved_bytes"]
+        besides_bytes = metrics["used_bytes"] - metrics["reserved_bytes"]
         yield "reserved", f"{_exact(metrics['reserved_bytes'])}, by PyTorch's caching allocator"
-        yield "used", f"{_exact(metrics['used_bytes'])}, with a context of {format_bytes(context_bytes)}"
+        yield "used", f"{_exact(metrics['used_bytes'])}, {format_bytes(besides_bytes)} of it besides the step"
     if not is_simulated(record.configuration) and "peak_memory_bytes" in metrics:
         yield "measured peak", _exact(metrics["peak_memory_bytes"])
     if "density" in record.configuration["strategy"] and "planned_density" in metrics:
