@@ -1,11 +1,15 @@
 """`membench validate`: a subset prints its errors, and a wrong word is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from membench.cli.main import main
+from membench.core import configuration
+from membench.lab.calibrate import kernel_rates
 from membench.lab.cli import validate
+from membench.lab.validation.dataset import load_dataset
 
 
 @pytest.mark.slow
@@ -28,6 +32,19 @@ def test_a_row_has_its_numbers_and_its_operators(capsys: pytest.CaptureFixture[s
     assert head == "timm_nchw, row 0 on rtx3090"
     assert any("measured," in line and "predicted (" in line for line in lines)
     assert any(line.startswith("  convolution_backward") for line in lines)
+
+
+def test_a_card_is_left_out_with_all_boards_of_its_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows on an H100 as well, whose chip an H200 has, with the rates that are fitted without it."""
+    rates = configuration.load("framework", "pytorch").efficiency.kernels
+    monkeypatch.setattr(kernel_rates, "rates_without", lambda card, folder: replace(rates, copy=0.25))
+    datasets = [load_dataset(validate.DATASETS, name) for name in ("neusight", "timm_nchw", "h200")]
+    left_out = validate._leaving_out("h200", datasets)
+    assert [data.name for data in left_out] == ["neusight", "h200"]
+    rows = [row for data in left_out for row in data.rows]
+    assert {row.device for row in rows} == {"h100", "h200"}
+    assert {row.step["rates"]["copy"] for row in rows} == {0.25}
+    assert len(left_out[1].rows) == len(datasets[2].rows) > len(left_out[0].rows)
 
 
 @pytest.mark.parametrize(

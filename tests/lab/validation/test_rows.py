@@ -76,6 +76,12 @@ def test_the_timed_step_differs_in_the_values_that_it_names(tmp_path: Path) -> N
     assert rows(tmp_path, timed={})[0].timed is None
 
 
+def test_other_rates_hold_for_all_steps_of_a_row_but_for_those_of_its_program(tmp_path: Path) -> None:
+    row = rows(tmp_path)[0].with_rates({"copy": 0.5, "issue_s": 1.0})
+    assert row.timed is not None
+    assert row.step["rates"] == row.timed["rates"] == {"copy": 0.5, "issue_s": 1.0e-5}
+
+
 def test_a_row_that_ran_out_of_memory_did_not_fit(tmp_path: Path) -> None:
     assert [row.fits for row in rows(tmp_path)] == [True, True, False, True]
 
