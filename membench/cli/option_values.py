@@ -33,6 +33,7 @@ LARGE_BATCH = 10**6
 """Samples beyond which the example batch may have more elements than a tensor can."""
 
 _PYTORCH = "membench.frameworks.pytorch.PyTorch"
+_PLAIN = "membench.strategies.pytorch.PyTorch"
 _OF_A_MODEL = ("name", "module", "loss")
 
 
@@ -58,8 +59,8 @@ def check_cell(values: Values) -> None:
     if values.get("precision") is not None:
         Precision.of_step(values["precision"])
     check(SWITCH, **{name: values[name] for name in ("channels_last", "holds_output") if values.get(name) is not None})
-    if values.get("holds_output") and values["backend"]["name"] != "simulated":
-        raise MembenchError("holds_output is of a program that is predicted; leave it out, or choose backend=simulated")
+    if values.get("holds_output"):
+        _check_is_plain(values)
     if values.get("kernels") is not None:
         _check_kernels(choice(Kernels, "kernels", values["kernels"]), values)
     if values.get("parallel") is not None:
@@ -94,6 +95,14 @@ def _check_model(model: Values) -> None:
                 f"model: {model['name']} has no description of its batch; give {' '.join(missing)}, or model.inputs "
                 "and model.targets, such as 'model.inputs={x:{shape:[3,224,224]}}'"
             )
+
+
+def _check_is_plain(values: Values) -> None:
+    if values["backend"]["name"] != "simulated" or values["strategy"].get("_target_") != _PLAIN:
+        raise MembenchError(
+            "holds_output is of plain PyTorch's program where it is predicted; choose strategy=pytorch and "
+            "backend=simulated, or leave it out"
+        )
 
 
 def _check_kernels(kernels: Kernels, values: Values) -> None:

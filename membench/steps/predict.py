@@ -194,6 +194,11 @@ def _check_program(workload: Workload, request: StepRequest, ranks: Ranks) -> No
     """Refuse a program around the step that its ranks cannot have."""
     if not workload.trains and ranks.pipeline is not None and ranks.pipeline.ranks == 1:
         raise MembenchError("accumulate adds up gradients, which a step of inference does not have; leave it out")
+    if workload.holds_output and not request.strategy.runs_as_written:
+        raise MembenchError(
+            f"holds_output is of plain PyTorch's program, and a step under strategy {request.strategy.name!r} returns "
+            "the loss alone; leave it out"
+        )
     if workload.holds_output and ranks.pipeline is not None and ranks.pipeline.ranks > 1:
         raise MembenchError("a pipeline calls the stages itself; leave holds_output out, or pp out of parallel")
     is_alone = not (ranks.mesh.axes or ranks.pipeline or ranks.accumulate > 1)

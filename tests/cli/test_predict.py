@@ -57,7 +57,7 @@ def test_the_program_and_the_process_are_stated_as_assumed_or_given(capsys: pyte
 
 def test_a_real_step_has_no_program_that_holds_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "model=lenet", "backend=cpu", "strategy=eager", "holds_output=true"]) == 2
-    assert "holds_output is of a program that is predicted" in capsys.readouterr().err
+    assert "choose strategy=pytorch and backend=simulated" in capsys.readouterr().err
 
 
 @pytest.mark.slow

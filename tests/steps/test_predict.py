@@ -300,3 +300,8 @@ def test_a_pipeline_holds_no_output() -> None:
     parallel = {"cluster": "dgx_h100", "parallel": {"pp": 2, "dp": 4}, "accumulate": 2}
     with pytest.raises(MembenchError, match="^a pipeline calls the stages itself; leave holds_output out"):
         membench.predict(*logits_of_many_classes(), **parallel, holds_output=True)  # type: ignore[arg-type]
+
+
+def test_a_step_under_another_method_holds_no_output() -> None:
+    with pytest.raises(MembenchError, match="^holds_output is of plain PyTorch's program, and a step under strategy"):
+        membench.predict(*logits_of_many_classes(), device=RTX3090, strategy="eager", holds_output=True)
