@@ -149,7 +149,9 @@ def as_cluster(
     found: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
     hosts = found.hosts if nodes is None else nodes
     own = found.device if device is None else device
-    chosen = replace(found, hosts=hosts, device=own and in_process(as_device(own), process))
+    profile = own and as_device(own)
+    inside = in_process(profile, process) if isinstance(profile, DeviceProfile) else profile
+    chosen = replace(found, hosts=hosts, device=own if inside == profile else inside)
     if own:
         _ = chosen.profile  # refuses a device that is not in such hosts before anything is captured
     return chosen
