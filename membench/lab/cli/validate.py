@@ -150,7 +150,8 @@ def _leaving_out(card: str, datasets: "Sequence[DataSet]") -> "list[DataSet]":
     from membench.lab.calibrate.kernel_constants import is_same_chip
     from membench.lab.calibrate.kernel_rates import fitted_values, rates_without
 
-    chosen = {data.name: [row for row in data.rows if is_same_chip(card, row.device)] for data in datasets}
+    boards = {name for name in {row.device for data in datasets for row in data.rows} if is_same_chip(card, name)}
+    chosen = {data.name: [row for row in data.rows if row.device in boards] for data in datasets}
     if not any(chosen.values()):
         raise MembenchError(f"no data set has rows on {card}; leave out a card that one has, such as h200")
     rates = fitted_values(rates_without(card, DATASETS))
