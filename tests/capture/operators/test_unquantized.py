@@ -190,7 +190,7 @@ def test_a_bias_that_its_layer_converts_is_refused() -> None:
 
 def test_a_trained_weight_in_other_tensors_is_refused() -> None:
     module = network()
-    quantize_(module, Int8WeightOnlyConfig(), lambda _, name: name == "1")
+    quantize_(module, Int8WeightOnlyConfig(set_inductor_config=False), lambda _, name: name == "1")
     module[1].weight.requires_grad_(True)
     with pytest.raises(UnsupportedModel, match=r"1.weight.*Int8Tensor stores it in other tensors.*freeze it"):
         membench.predict(module, LOSS, batch(), device="h100")
@@ -198,7 +198,8 @@ def test_a_trained_weight_in_other_tensors_is_refused() -> None:
 
 def test_products_that_quantize_activations_run_in_8_bits() -> None:
     module = network()
-    quantize_(module, Int8DynamicActivationInt8WeightConfig(), lambda _, name: name in ("1", "3"))
+    config = Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
+    quantize_(module, config, lambda _, name: name in ("1", "3"))
     products = [task for task in on_gpu(module, trains=False).tasks if task.name.endswith(":_int_mm")]
     assert [task.precision for task in products] == [Precision.INT8, Precision.INT8]
     assert products[0].operations == 2 * 32 * 128 * 256
