@@ -26,6 +26,7 @@ from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.device import DeviceProfile, as_device
 from membench.core.hardware.machine import Machine
 from membench.core.step.fully_sharded import check_whole
+from membench.core.step.optimizer import Gradients
 from membench.core.step.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.planning.memory.holders import activations_at_peak_bytes
@@ -169,6 +170,11 @@ class Adviser:
         host_memory_bytes: int | None = None,
         modules: ModuleChanges = NO_CHANGES,
     ) -> None:
+        if request.optimizer and request.optimizer.gradients is Gradients.FREED_LATE:
+            raise MembenchError(
+                "gradients='freed_late' is of plain PyTorch's program alone, as methods free gradients themselves; ask "
+                "membench predict, or leave it out"
+            )
         framework = configuration.load("framework", "pytorch")
         cost = RooflineCost(device, framework.efficiency, as_machine(machine, host_memory_bytes))
         known, self._compiled_parts = compiled_parts(workload.module, workload.loss, request.kernels)

@@ -201,10 +201,11 @@ def _check_program(workload: Workload, request: StepRequest, ranks: Ranks) -> No
         )
     if workload.holds_output and ranks.pipeline is not None and ranks.pipeline.ranks > 1:
         raise MembenchError("a pipeline calls the stages itself; leave holds_output out, or pp out of parallel")
-    is_alone = not (ranks.mesh.axes or ranks.pipeline or ranks.accumulate > 1)
+    is_alone = not (ranks.mesh.axes or ranks.pipeline or ranks.accumulate > 1) and request.strategy.runs_as_written
     if request.optimizer and request.optimizer.gradients is Gradients.FREED_LATE and not is_alone:
         raise MembenchError(
-            "gradients='freed_late' is predicted on one device and without accumulate; leave it out, or these"
+            "gradients='freed_late' is predicted on one device, under plain PyTorch and without accumulate; leave it "
+            "out, or these"
         )
 
 

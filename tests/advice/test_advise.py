@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import membench
 from membench.advice.device.text import code, lines
 from membench.core import configuration
-from membench.core.errors import UnsupportedModel
+from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.units import MIB
 
 CARD = configuration.load("device", "rtx3090")
@@ -190,6 +190,13 @@ def test_methods_that_take_too_long_are_left_out() -> None:
     found = membench.advise(*step, time_limit_s=0.001, **limited)
     assert found.refused["layrub_hybrid"].reason == "not planned within the time limit"
     assert not found.refused["layrub_hybrid"].is_planned and found.refused["layrub_hybrid"].needed_bytes is None
+
+
+def test_gradients_that_are_freed_late_are_refused() -> None:
+    by = membench.WeightUpdate(torch.optim.SGD, gradients="freed_late")
+    step = nn.Linear(4, 4), nn.functional.mse_loss, (torch.ones(2, 4), torch.ones(2, 4))
+    with pytest.raises(MembenchError, match="gradients='freed_late' is of plain PyTorch's program alone"):
+        membench.advise(*step, device="rtx3060", optimizer=by)
 
 
 def test_what_cannot_be_captured_is_refused() -> None:

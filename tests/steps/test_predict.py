@@ -288,7 +288,9 @@ def test_gradients_freed_behind_the_forward_pass_are_held_in_it() -> None:
     assert late.step_time_s == freed.step_time_s
 
 
-@pytest.mark.parametrize("options", [{"accumulate": 2}, {"cluster": "dgx_h100", "parallel": {"fsdp": 8}}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"accumulate": 2}, {"strategy": "eager"}, {"cluster": "dgx_h100", "parallel": {"fsdp": 8}}], ids=str
+)
 def test_gradients_freed_late_are_those_of_one_device(options: dict[str, Any]) -> None:
     by = membench.WeightUpdate(torch.optim.SGD, gradients=Gradients.FREED_LATE)
     device = {} if "cluster" in options else {"device": RTX3090}

@@ -5,6 +5,7 @@ address space to it, in addition to what the process has before the step. ``plai
 membench predicts under the strategy ``pytorch``. Blocks are of 8 MB, each in memory of its own (`ENVIRONMENT`).
 """
 
+import ctypes
 import json
 import resource
 import sys
@@ -40,6 +41,7 @@ def _step(strategy: str, module: nn.Module, batch: tuple[Tensor, Tensor]) -> tup
 
 def _suffices(run: Callable[[], object], module: nn.Module, limit_bytes: int) -> bool:
     """Return whether a step runs where the process can have so much memory in addition."""
+    ctypes.CDLL(None).malloc_trim(0)  # what earlier work has freed is not the step's to use
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit_bytes += pages * resource.getpagesize() + _SLACK_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, resource.RLIM_INFINITY))

@@ -103,7 +103,7 @@ def test_freed_gradients_are_no_results_and_kept_ones_exist_throughout() -> None
     layers=PLANS,
     name=st.sampled_from(sorted(MAKERS)),
     runs=st.sampled_from(sorted(WAYS)),
-    gradients=st.sampled_from(list(Gradients)),
+    gradients=st.sampled_from([Gradients.FREED, Gradients.KEPT]),  # those that are freed late are plain PyTorch's alone
     exchange=st.sampled_from([None, *Exchange]),
 )
 def test_every_strategy_schedules_the_update_after_the_means(
