@@ -23,7 +23,7 @@ def test_it_prints_whether_it_fits_a_table_and_lines_to_paste(capsys: pytest.Cap
     assert main(["advise", *WORDS]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("lenet, batch 8, adamw, simulated on rtx3090\n  plain PyTorch  fits in 23.6 GB\n")
-    assert captured.out.splitlines()[-1].startswith("Assumed: the module's output is given back once the loss is")
+    assert captured.out.splitlines()[-1].startswith("Assumed: output freed after the loss (holds_output); ")
     assert "\n  eager " in captured.out and "strategy='eager'" in captured.out
     assert "90% of published steps of this kind (training on one GPU" in captured.out
     assert not captured.err  # a bar is only drawn in a terminal
