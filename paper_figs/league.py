@@ -30,8 +30,8 @@ def draw() -> Figure:
         ],
     )
     axes.set(xscale="log", xlabel="absolute relative error, %")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1,)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.legend(fontsize=7, frameon=False, loc="upper right")
+    axes.legend(fontsize=7, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
     return figure
