@@ -233,7 +233,7 @@ def _python() -> Iterator[Generated]:
     functions = [name for name in exported if name.islower()]
     classes = [name for name in exported if name not in (*errors, *functions)]
     yield _interface("functions", "Functions", "membench", functions)
-    yield _interface("options", "Options of compile, predict and advise", "membench.steps.request", _keywords())
+    yield _interface("options", "Options of compile, predict and advise", "membench.steps.keywords", _keywords())
     yield _interface("classes", "Classes", "membench", classes)
     yield _interface("errors", "Errors", "membench", errors)
     yield _interface(
@@ -243,9 +243,9 @@ def _python() -> Iterator[Generated]:
 
 def _keywords() -> list[str]:
     """Return the names of the classes that declare options."""
-    from membench.steps import request
+    from membench.steps import keywords
 
-    return [name for name, each in vars(request).items() if is_typeddict(each)]
+    return [name for name, each in vars(keywords).items() if is_typeddict(each)]
 
 
 def _interface(name: str, title: str, package: str, names: Iterable[str]) -> Generated:

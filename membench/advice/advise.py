@@ -33,20 +33,20 @@ from membench.planning.memory.holders import activations_at_peak_bytes
 from membench.planning.rewrites.update import add_update
 from membench.steps.arguments import as_bytes, as_machine, as_strategy, in_process, workload_of
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
-from membench.steps.plan import Runs
-from membench.steps.predicted.fused_graphs import compiled_parts
-from membench.steps.predicted.prediction import Prediction, predicted, unpredicted_settings
-from membench.steps.request import (
+from membench.steps.keywords import (
     HardwareKeywords,
     LoopKeywords,
     ProcessKeywords,
     StepKeywords,
-    StepRequest,
     check_is_module,
     check_keywords,
     takes,
     workload_options,
 )
+from membench.steps.plan import Runs
+from membench.steps.predicted.fused_graphs import compiled_parts
+from membench.steps.predicted.prediction import Prediction, predicted, unpredicted_settings
+from membench.steps.request import StepRequest
 from membench.steps.simulated_step import SimulatedStep, simulated_step
 from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch

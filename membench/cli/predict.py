@@ -62,7 +62,7 @@ class Options:
 
     Attributes:
         configuration: configuration of one GPU's step.
-        ranks: `membench.steps.request.RankKeywords` that were given.
+        ranks: `membench.steps.keywords.RankKeywords` that were given.
         nodes: hosts of the cluster.
         breakdown: print the time of each operator, too.
     """
@@ -75,7 +75,7 @@ class Options:
 
 def parse(words: Sequence[str]) -> Options:
     """Return the options that the words are."""
-    from membench.steps.request import RankKeywords
+    from membench.steps.keywords import RankKeywords
 
     own, words = words_of_one_step(words, "a prediction is of one step")
     options, words = take_options(words, Options)

@@ -29,6 +29,7 @@ from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import as_bytes, as_folder, workload_of
 from membench.steps.compile_checks import check_divided, check_kernels, check_placement, check_together
+from membench.steps.keywords import CompileKeywords, check_is_module, check_keywords, takes, workload_options
 from membench.steps.parallel.pipelined_step import Pipelined, build_pipelined_step
 from membench.steps.parallel.real_ranks import RealRanks, check_options, real_ranks
 from membench.steps.plan import Runs, StepPlanner
@@ -40,15 +41,7 @@ from membench.steps.real.micro_batched_step import MicroBatchedStep
 from membench.steps.real.placement import place_workload
 from membench.steps.real.real_update import real_update
 from membench.steps.real.shaped_step import ShapedStep
-from membench.steps.request import (
-    CompileKeywords,
-    Hardware,
-    StepRequest,
-    check_is_module,
-    check_keywords,
-    takes,
-    workload_options,
-)
+from membench.steps.request import Hardware, StepRequest
 from membench.steps.simulated_step import SimulatedStep, check_capacity, cluster_step
 
 
@@ -69,7 +62,7 @@ def compile(  # noqa: A001 (the field's term)
         batch: example ``(inputs, targets)``, each a tensor, a tuple, or a dict of arguments by name (inference has no
             targets: ``(inputs, ())``); an argument may be tuples, lists and dicts of tensors. The step is made for
             their shapes. What is not a tensor has the same value in every step.
-        options: see `membench.steps.request.CompileKeywords`; by default the strategy is ``"eager"``, the backend
+        options: see `membench.steps.keywords.CompileKeywords`; by default the strategy is ``"eager"``, the backend
             ``"cpu"``, and shapes are ``"fixed"``.
 
     Raises:

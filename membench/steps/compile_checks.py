@@ -8,9 +8,10 @@ from membench.core.checks import choice
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.hardware.cluster import SINGLE_DEVICE
 from membench.core.step.kernels import Kernels
+from membench.steps.keywords import CompileKeywords
 from membench.steps.parallel.tensor_parallel import is_divided
 from membench.steps.real.kept_steps import Shapes
-from membench.steps.request import CompileKeywords, StepRequest
+from membench.steps.request import StepRequest
 
 
 def check_together(backend: str, shapes: str, options: CompileKeywords) -> None:

@@ -30,22 +30,14 @@ from membench.planning.parallel.partitioned_update import partitioned
 from membench.planning.rewrites.micro_batch import GraphAt
 from membench.planning.rewrites.update import add_update, updated_workload
 from membench.steps.arguments import workload_of
+from membench.steps.keywords import PredictKeywords, check_is_module, check_keywords, ranks_in, takes, workload_options
 from membench.steps.parallel.ranks import ONE_RANK, Ranks, check_one_device, ranks_of
 from membench.steps.plan import Runs
 from membench.steps.predicted.breakdown import OperatorTime
 from membench.steps.predicted.fused_graphs import compiled_parts, step_graphs
 from membench.steps.predicted.prediction import Prediction, unpredicted_settings
 from membench.steps.predicted.rank_step import RankStep
-from membench.steps.request import (
-    Hardware,
-    PredictKeywords,
-    StepRequest,
-    check_is_module,
-    check_keywords,
-    ranks_in,
-    takes,
-    workload_options,
-)
+from membench.steps.request import Hardware, StepRequest
 
 
 class Predictor:
@@ -220,7 +212,7 @@ def predict(
 
     Args:
         module, loss, batch: see `membench.compile`; of several GPUs the batch is that of one of them.
-        options: see `membench.steps.request.PredictKeywords`; by default the strategy is plain PyTorch.
+        options: see `membench.steps.keywords.PredictKeywords`; by default the strategy is plain PyTorch.
 
     Raises:
         UnsupportedModel: the module cannot be captured, or cut into stages; names the layer.

@@ -42,11 +42,11 @@ from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import as_bytes, as_strategy
 from membench.steps.compile_checks import check_placement
+from membench.steps.keywords import CompileKeywords, check_is_module, check_keywords
 from membench.steps.plan import plan
 from membench.steps.real.as_run import graph_as_run
 from membench.steps.real.kept_steps import KeptSteps, Shapes, described, kind_of
 from membench.steps.real.placement import place_module
-from membench.steps.request import CompileKeywords, check_is_module, check_keywords
 from membench.steps.wrapped.examples import without_memory
 from membench.steps.wrapped.shared_attributes import Module, sharing_attributes
 from membench.steps.wrapped.wrapped_step import WrappedStep, check_untransformed

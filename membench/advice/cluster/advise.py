@@ -13,11 +13,10 @@ from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.device import as_device
 from membench.core.step.fully_sharded import check_whole
 from membench.steps.arguments import as_cluster, as_update, workload_of
-from membench.steps.request import (
+from membench.steps.keywords import (
     Count,
     DeviceKeywords,
     DivisionKeywords,
-    Hardware,
     HardwareKeywords,
     HostKeywords,
     Names,
@@ -25,6 +24,7 @@ from membench.steps.request import (
     ProgramKeywords,
     check_keywords,
 )
+from membench.steps.request import Hardware
 
 
 class CombinationKeywords(DivisionKeywords, total=False):

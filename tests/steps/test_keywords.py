@@ -14,7 +14,7 @@ import membench
 from membench.advice.advise import AdviseKeywords, AnswerKeywords
 from membench.advice.cluster.advise import ClusterKeywords
 from membench.core.errors import MembenchError
-from membench.steps.request import CompileKeywords, PredictKeywords
+from membench.steps.keywords import CompileKeywords, PredictKeywords
 
 NET = nn.Linear(4, 3)
 BATCH = ((torch.ones(5, 4),), (torch.zeros(5, dtype=torch.long),))
