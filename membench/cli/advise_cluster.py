@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from membench.advice.cluster.keywords import CombinationKeywords
 from membench.cli.cluster_words import device_words
 from membench.cli.command_line import compose_step
 from membench.cli.words import FLAG, take_options
@@ -38,7 +39,7 @@ class ClusterOptions:
     Attributes:
         step: the configuration of the step of one GPU.
         cluster: its name.
-        ranks: `membench.advice.cluster.advise.CombinationKeywords` that were given.
+        ranks: `membench.advice.cluster.keywords.CombinationKeywords` that were given.
     """
 
     step: Annotated[Configuration, FLAG]
@@ -55,8 +56,6 @@ def parse_cluster(words: Sequence[str], own: Path | None) -> ClusterOptions:
     Args:
         own: folder with files that add to those of ``conf/``.
     """
-    from membench.advice.cluster.advise import CombinationKeywords
-
     options, described = take_options(words, ClusterOptions)
     ranks, described = take_options(described, CombinationKeywords)
     given = {word.partition("=")[0]: word.partition("=")[2] for word in described}

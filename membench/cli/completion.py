@@ -1,6 +1,8 @@
-"""Complete commands, options and their values with the tab key, in bash.
+"""Complete commands, options and their values with the tab key, in bash, zsh and fish.
 
-    membench completion         prints what bash evaluates; in ~/.bashrc: eval "$(.venv/bin/membench completion)"
+    membench completion bash    prints what bash evaluates; in ~/.bashrc: eval "$(.venv/bin/membench completion bash)"
+    membench completion zsh     in ~/.zshrc, behind compinit: eval "$(.venv/bin/membench completion zsh)"
+    membench completion fish    in ~/.config/fish/config.fish: .venv/bin/membench completion fish | source
     membench completion LINE    prints the words that may end a line
 
 Commands, groups, options and the names of files are completed; also several values, as in model=vgg16,res.
@@ -11,33 +13,64 @@ from collections.abc import Sequence
 from membench.cli.commands import COMMANDS, command_help, commands_here, groups_of, options_of
 from membench.cli.words import CONFIG_DIR
 from membench.core import configuration
+from membench.core.checks import choice
+from membench.core.errors import MembenchError
 
-_SCRIPT = """\
+_SCRIPTS = {
+    "bash": """\
 _membench() {
     local IFS=$'\\n'
     COMPREPLY=($("$1" completion "${COMP_LINE:0:COMP_POINT}" 2>/dev/null))
     [[ ${COMPREPLY[0]} == *[=.] ]] && compopt -o nospace
 }
 complete -o default -F _membench membench
-"""
+""",
+    # A word ends at a space there, so that what is offered follows the word's own "option=".
+    "zsh": """\
+_membench() {
+    local -a offered
+    offered=("${(@f)$("${words[1]}" completion "$LBUFFER" 2>/dev/null)}")
+    compset -P '*='
+    compadd -S '' -- ${(M)offered:#*[=.]}
+    compadd -- ${offered:#*[=.]}
+}
+compdef _membench membench
+""",
+    "fish": """\
+function __membench
+    set -l begun (string match -r '.*=' -- (commandline -ct))
+    set -l words (commandline -opc)
+    for word in ($words[1] completion (commandline -cp) 2>/dev/null)
+        echo $begun$word
+    end
+end
+complete -c membench -f -a '(__membench)'
+""",
+}
 _GROUPS = {"models": "model", "strategies": "strategy", "framework": "framework", "device": "device"}
 """Options of commands without a configuration file, whose values are names of a group's files."""
 
 
-def parse(words: Sequence[str]) -> str | None:
-    """Return the line up to the cursor, or None for bash's script."""
-    return words[0] if words else None
+def parse(words: Sequence[str]) -> str:
+    """Return the line up to the cursor, or a shell's name.
+
+    Raises:
+        MembenchError: there is no such shell, or there is another word.
+    """
+    if len(words) != 1:
+        raise MembenchError(f"name one shell: {', '.join(_SCRIPTS)}")
+    return words[0] if " " in words[0] else choice(_SCRIPTS, "the shell", words[0])
 
 
-def run(line: str | None) -> int:
-    """Print the script, or the words that may end a line, and return the exit code."""
-    print(_SCRIPT if line is None else "\n".join(completions(line)))
+def run(line: str) -> int:
+    """Print a shell's script, or the words that may end a line, and return the exit code."""
+    print(_SCRIPTS.get(line) or "\n".join(completions(line)))
     return 0
 
 
 def completions(line: str) -> list[str]:
     """Return what may stand for a line's last word; of ``option=value`` only the value, as bash divides words there."""
-    _, *earlier, last = ["", *line.split(" ")][1:]
+    *earlier, last = line.split(" ")[1:]
     earlier = [word for word in earlier if word]
     is_first = not earlier
     command = earlier[0] if earlier and earlier[0] in COMMANDS else "run"

@@ -45,6 +45,7 @@ from membench.cli.words import FLAG, take_options
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration
 from membench.core.units import format_bytes, format_seconds
+from membench.steps.parallel.keywords import RankKeywords
 from membench.steps.predicted.intervals import chance_in_words, in_words
 from membench.sweep.composition import cell_configuration
 
@@ -62,7 +63,7 @@ class Options:
 
     Attributes:
         configuration: configuration of one GPU's step.
-        ranks: `membench.steps.keywords.RankKeywords` that were given.
+        ranks: `membench.steps.parallel.keywords.RankKeywords` that were given.
         nodes: hosts of the cluster.
         breakdown: print the time of each operator, too.
     """
@@ -75,8 +76,6 @@ class Options:
 
 def parse(words: Sequence[str]) -> Options:
     """Return the options that the words are."""
-    from membench.steps.keywords import RankKeywords
-
     own, words = words_of_one_step(words, "a prediction is of one step")
     options, words = take_options(words, Options)
     ranks, words = take_options(words, RankKeywords)

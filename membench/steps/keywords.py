@@ -4,47 +4,28 @@
 `Hardware`.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import cleandoc
 from numbers import Integral
 from typing import Annotated, Any, TypedDict, TypeVar, get_args, get_type_hints
 
-import torch
 from torch import nn
 
-from membench.core.checks import MOST, Requirement, check
+from membench.core.checks import Requirement, check
 from membench.core.errors import near
 from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.machine import Machine
 from membench.steps.arguments import OptimizerLike
+from membench.steps.kinds import Count, Folder, Name, Size, Switch, instance_of
+from membench.steps.parallel.keywords import DivisionKeywords, RankKeywords
 from membench.strategies.base import Strategy
-
-
-def _of(kind: Any, description: str) -> Requirement:
-    return Requirement(description, lambda value: isinstance(value, kind))
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list | tuple | set | frozenset) and all(isinstance(each, str) for each in value)
-
-
-def _is_count(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and 0 < int(value) < MOST
-
 
 _MODULE = Requirement(
     "a torch.nn.Module, and an instance rather than its class", lambda value: isinstance(value, nn.Module)
 )
-
-Name = Annotated[str, _of(str, "a name")]
-Names = Annotated[Sequence[str], Requirement("a list of names", _are_names)]
-Switch = Annotated[bool, _of(bool, "True or False")]
-Count = Annotated[int, Requirement("a positive whole number", _is_count)]
-Size = str | float
-"""``"200 MB"`` (1 MB is 1024 x 1024 bytes), or a number of bytes."""
-Folder = Annotated[str | os.PathLike[str], _of(str | os.PathLike, "a folder")]
+_DEVICE = instance_of(str | DeviceProfile, "a name such as 'h100', or a DeviceProfile")
+_CLUSTER = instance_of(str | Cluster, "a name such as 'dgx_h100', or a Cluster")
 
 
 class DeviceKeywords(TypedDict, total=False):
@@ -56,7 +37,7 @@ class DeviceKeywords(TypedDict, total=False):
             strategy keeps weights or the optimizer's states in host memory.
     """
 
-    device: Annotated[str | DeviceProfile, _of(str | DeviceProfile, "a name such as 'h100', or a DeviceProfile")] | None
+    device: Annotated[str | DeviceProfile, _DEVICE] | None
     machine: str | Machine | None
 
 
@@ -70,7 +51,7 @@ class HardwareKeywords(DeviceKeywords, total=False):
             and its disk as well.
     """
 
-    cluster: Annotated[str | Cluster, _of(str | Cluster, "a name such as 'dgx_h100', or a Cluster")] | None
+    cluster: Annotated[str | Cluster, _CLUSTER] | None
     host_memory: Size | None
 
 
@@ -97,7 +78,7 @@ class ProcessKeywords(TypedDict, total=False):
             step fits.
     """
 
-    allocator: Annotated[str, _of(str, "a text such as 'expandable_segments:True'")] | None
+    allocator: Annotated[str, instance_of(str, "a text such as 'expandable_segments:True'")] | None
     context: Size | None
     also: Size | None
 
@@ -165,56 +146,6 @@ class LoopKeywords(TypedDict, total=False):
     holds_output: Switch
 
 
-class DivisionKeywords(TypedDict, total=False):
-    """How several GPUs divide a step.
-
-    Attributes:
-        parallel: how many GPUs divide the weights, as torch's ``fully_shard`` does, how many replicas of these there
-            are, and over how many GPUs the module is cut into stages: ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``,
-            ``{"pp": 4, "fsdp": 2}``. None: ``{"fsdp": all}``. ``{"fsdp": 4, "tp": 8}``: 8 GPUs share a batch and divide
-            products of matrices and, by the plan, sequences. ``{"fsdp": 2, "cp": 4}``: 4 GPUs share a batch and divide
-            its sequences, the second dimension. ``{"fsdp": 2, "ep": 4}``: 4 GPUs with batches of their own divide
-            experts, whose shards 2 GPUs share; other weights are in shards over all 8. Tokens are taken to be spread
-            evenly over the experts.
-        wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has
-            several.
-        reduce_dtype: in which gradients are added up over GPUs, ``"fp32"`` or a dtype; None: that in which they are
-            computed.
-        tensor_parallel: a plan as torch's ``parallelize_module`` takes it, ``{"blocks.*.query": ColwiseParallel(),
-            ...}``. None: that of the module's method ``tensor_parallel_plan``, or of a network of transformers. A
-            module that `parallelize_module` has divided is captured as it is.
-    """
-
-    parallel: Annotated[Mapping[str, int], _of(Mapping, "a dict")] | None
-    wrapped: Names | None
-    reduce_dtype: Annotated[str | torch.dtype, _of(str | torch.dtype, "a torch.dtype, or a name such as 'bf16'")] | None
-    tensor_parallel: Annotated[Mapping[str, Any], _of(Mapping, "a dict")] | None
-
-
-class RankKeywords(DivisionKeywords, total=False):
-    """How each of several GPUs runs its part, and micro-batches.
-
-    Attributes:
-        accumulate: micro-batches of a step, on one device too, each as large as the batch; the time of a step is that
-            of all of them, the update included.
-        reshard_after_forward: gathered weights are given back after the forward pass; None: unless there are stages,
-            which keep them for all micro-batches. Shards are in the precision of the module's weights, gathered weights
-            in that of ``precision``.
-        partition_optimizer: each of the replicas ``dp`` updates a part of the weights and holds the states of these
-            alone, as torch's ``ZeroRedundancyOptimizer``.
-        pipeline: order of the micro-batches: ``"GPipe"``, ``"1F1B"``, ``"Interleaved1F1B"`` or
-            ``"InterleavedZeroBubble"``, as in torch.distributed.pipelining; None: ``"1F1B"``.
-        stages: number of the pipeline's; None: one on each GPU, two with ``"Interleaved1F1B"``. They begin with modules
-            of the classes that are gathered one by one.
-    """
-
-    accumulate: Count
-    reshard_after_forward: Switch | None
-    partition_optimizer: Switch
-    pipeline: Name | None
-    stages: Count | None
-
-
 class PredictKeywords(
     MethodKeywords, LoopKeywords, HardwareKeywords, HostKeywords, ProcessKeywords, RankKeywords, total=False
 ):
@@ -247,7 +178,7 @@ class CompileKeywords(MethodKeywords, HardwareKeywords, total=False):
 
     backend: Name
     disk: Folder | None
-    micro_batch: Annotated[int | str, _of(str | Integral, "a number of samples, or a word")] | None
+    micro_batch: Annotated[int | str, instance_of(str | Integral, "a number of samples, or a word")] | None
     exchange: Name | None
     cuda_graph: Switch
     shapes: Name

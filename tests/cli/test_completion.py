@@ -48,19 +48,47 @@ def test_every_option_that_is_offered_is_in_the_help(command: str, capsys: pytes
         assert word.rstrip("=") in shown or word in ("--help", "--version")
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_bash_completes_with_the_script(tmp_path: Path) -> None:
-    program = tmp_path / "membench"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m membench "$@"\n')
-    program.chmod(0o755)
-    script = f"""
-eval "$("{program}" completion)"
-complete -p membench
-COMP_LINE="membench run model=alexnet_d"; COMP_POINT=${{#COMP_LINE}}
-_membench "{program}" 2>/dev/null
+SHELLS = {
+    "bash": """
+eval "$({program} completion bash)"
+COMP_LINE="{line}"; COMP_POINT=${{#COMP_LINE}}
+_membench {program} 2>/dev/null
 printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    registered, *offered = done.stdout.splitlines()
-    assert registered == "complete -o default -F _membench membench"
-    assert offered == [name for name in names("model") if name.startswith("alexnet_d")] != []
+""",
+    # what belongs to zsh's line editor is replaced by what shows the words
+    "zsh": """
+compdef() {{ }}; compset() {{ }}
+compadd() {{ while [[ $1 != -- ]]; do shift; done; shift; (( $# )) && print -l -- "$@" }}
+eval "$({program} completion zsh)"
+words=({program}); LBUFFER="{line}"
+_membench
+""",
+    "fish": """
+set -x PATH (dirname {program}) $PATH
+{program} completion fish | source
+complete -C "{line}" | string replace 'model=' ''
+""",
+}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "membench"
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m membench "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_with_its_script(program: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    script = SHELLS[shell].format(program=program, line="membench run model=alexnet_d")
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == [name for name in names("model") if name.startswith("alexnet_d")] != []
+
+
+@pytest.mark.parametrize("words", [[], ["tcsh"], ["zsh", "bash"]])
+def test_another_shell_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -74,6 +74,22 @@ assert not slow, slow
     )
 
 
+def test_a_wrong_word_does_not_wait_for_torch() -> None:
+    program = """
+import sys
+from membench.cli.main import main
+several = ["model=gpt2", "cluster=dgx_h100"]
+for words in ([*words, "bogus=1"] for command in sys.argv[1:] for words in ([command], [command, *several])):
+    assert main(words) == 2, words
+    assert "torch" not in sys.modules, words
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *COMMANDS], cwd=ROOT, check=True, timeout=60, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 2 * len(COMMANDS)
+
+
 def test_measure_needs_neither_hydra_nor_wandb() -> None:
     program = """
 import sys

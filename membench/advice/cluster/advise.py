@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 from torch import Tensor, nn
 
 from membench.advice.cluster.advice import ClusterAdvice
+from membench.advice.cluster.keywords import CombinationKeywords
 from membench.advice.cluster.rank_options import RankOptions
 from membench.advice.cluster.search import ClusterSearch
 from membench.core.errors import MembenchError
@@ -14,29 +15,14 @@ from membench.core.hardware.device import as_device
 from membench.core.step.fully_sharded import check_whole
 from membench.steps.arguments import as_cluster, as_update, workload_of
 from membench.steps.keywords import (
-    Count,
     DeviceKeywords,
-    DivisionKeywords,
     HardwareKeywords,
     HostKeywords,
-    Names,
     ProcessKeywords,
     ProgramKeywords,
     check_keywords,
 )
 from membench.steps.request import Hardware
-
-
-class CombinationKeywords(DivisionKeywords, total=False):
-    """Which combinations are tried.
-
-    Attributes:
-        checkpointing: kinds of `Checkpointing`, ``["none", "full"]``; None: all.
-        batch_size: samples in a step for each GPU, in micro-batches; None: any micro-batch, as large as fits.
-    """
-
-    checkpointing: Names | None
-    batch_size: Count | None
 
 
 class ClusterKeywords(ProgramKeywords, DeviceKeywords, HostKeywords, ProcessKeywords, CombinationKeywords, total=False):

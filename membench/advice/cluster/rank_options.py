@@ -47,7 +47,7 @@ class RankOptions:
         """Return what options ask.
 
         Args:
-            options: `membench.advice.cluster.advise.CombinationKeywords`, and ``kernels``.
+            options: `membench.advice.cluster.keywords.CombinationKeywords`, and ``kernels``.
 
         Raises:
             MembenchError: there is no such kind of checkpointing, or no such dtype.
