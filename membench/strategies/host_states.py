@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 
 from membench.capture.dissolve import is_of_state
+from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.task_graph import AFTER_THE_LOSS, STATE_ROLES, Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.rewrite import keep_on_host, update_on_host
@@ -18,8 +19,17 @@ def states_on_host(graph: TaskGraph) -> TaskGraph:
     """Return the graph with weights, gradients' sums and optimizer states at home in host memory and updated there.
 
     What the step returns stays on the device.
+
+    Raises:
+        UnsupportedStrategy: it returns gradients that it has applied, which leave the device.
     """
-    return update_on_host(keep_on_host(graph, STATE_ROLES, updated=True))
+    graph = update_on_host(keep_on_host(graph, STATE_ROLES, updated=True))
+    if any(graph.blocks[block].role is Role.WEIGHT_GRADIENT for block in applied_gradients(graph)):
+        raise UnsupportedStrategy(
+            "gradients='freed_late' keeps gradients on the device behind the update, and this method offloads them as "
+            "they are made; leave it out"
+        )
+    return graph
 
 
 def applied_gradients(graph: TaskGraph) -> frozenset[int]:

@@ -14,7 +14,7 @@ from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.schedule import Compute, Free, Offload, Prefetch, Schedule
 from membench.core.graph.task_graph import Phase, Role, TaskGraph
 from membench.core.hardware.cost_model import CostModel
-from membench.core.step.optimizer import WeightUpdate
+from membench.core.step.optimizer import Gradients, WeightUpdate
 from membench.core.step.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
@@ -182,6 +182,17 @@ def test_a_delayed_update_runs_beside_the_passes_on_the_gradients_of_the_step_be
         step_time_s(plan(graph, ZeroOffload(delayed=delayed), fast_link, None), fast_link) for delayed in (False, True)
     ]
     assert times_s[1] < times_s[0]
+
+
+@pytest.mark.parametrize("strategy", [ZeroOffload(), ZeroInfinity(), Ratel()])
+def test_gradients_that_outlive_the_update_are_refused_in_a_sentence(strategy: Strategy) -> None:
+    network, batch = torch.nn.Linear(8, 2), (torch.randn(4, 8), torch.randint(2, (4,)))
+    optimizer = WeightUpdate(torch.optim.AdamW, gradients=Gradients.FREED_LATE)
+    with pytest.raises(UnsupportedStrategy, match="gradients='freed_late' keeps gradients on the device"):
+        membench.compile(
+            network, torch.nn.functional.cross_entropy, batch, strategy=strategy, optimizer=optimizer,
+            backend="simulated", device="t4",
+        )  # fmt: skip
 
 
 def test_a_delayed_update_is_refused_by_a_step_that_runs() -> None:
