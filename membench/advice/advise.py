@@ -60,6 +60,9 @@ LEFT_OUT = {
 }
 """Methods that are not planned unless they are named, and why."""
 
+ALL = "all"
+"""In place of names: all methods but these."""
+
 THREADS = 16
 """That wait for processes at the same time, in addition to two for each method."""
 
@@ -68,7 +71,8 @@ class AnswerKeywords(TypedDict, total=False):
     """How the answer is made.
 
     Attributes:
-        methods: names of strategies; None: all but `LEFT_OUT`.
+        methods: names of strategies, or ``"all"`` but `LEFT_OUT`. None: plain PyTorch alone where it fits, otherwise
+            all.
         largest: whose largest batch is searched for: ``"all"`` methods', ``"plain"`` PyTorch's alone, or ``"none"``.
         levers: where plain PyTorch does not fit, predict changes to optimizer, precision and batch with which it would.
         processes: how many plan; None: one for each processor.
@@ -77,7 +81,7 @@ class AnswerKeywords(TypedDict, total=False):
         progress: show on stderr what is done.
     """
 
-    methods: Sequence[str] | None
+    methods: str | Sequence[str] | None
     largest: str
     levers: bool
     processes: int | None
@@ -188,33 +192,48 @@ class Adviser:
 
     def advice(
         self,
-        methods: Sequence[str] | None = None,
+        methods: str | Sequence[str] | None = None,
         *,
         largest: str = "all",
         levers: bool = True,
         processes: int | None = None,
         time_limit_s: float | None = None,
         progress: bool = False,
+        begun: Callable[[Advice], None] | None = None,
     ) -> Advice:
-        """Return the advice; see `advise`."""
+        """Return the advice; see `advise`.
+
+        Args:
+            begun: gets what is known once plain PyTorch is planned.
+        """
         size, target = self._workload.batch_size, self._target
-        chosen = [as_strategy(name) for name in (self._all_methods() if methods is None else methods)]
+        chosen = [as_strategy(name) for name in self._names(methods)]
         # the planners end first, and with them what the work waits for
         with (
             Work(THREADS + 2 * len(chosen), progress=progress) as work,
             Planners(self._programs.graphs, processes) as planners,
         ):
+            if methods is not None:
+                planners.start()
             captured = planners.share(size)
+            runs = self._plain(captured)
+            plain = self._predicted(runs, captured)
+            fits = not target.excess_bytes(runs)
+            known: dict[str, Any] = {"fits": fits, "recomputes": recomputes(captured)}
+            if begun:
+                begun(self._answer(runs, plain, {}, **known))
+            if methods is None and fits and not known["recomputes"]:
+                chosen = [PyTorch()]
+            else:
+                planners.start()
+            if not fits and time_limit_s is not None:
+                planners.limit(time_limit_s)
             graph = add_update(captured, target.update)
             batches = Batches(planners, graph, target)
             asked = Methods(work, planners, batches, graph, target)
             asked.begin([strategy for strategy in chosen if strategy.moves_weights])  # which takes longest
-            runs = self._plain(captured)
-            plain = self._predicted(runs, captured)
-            if not (fits := not target.excess_bytes(runs)) and time_limit_s is not None:
-                planners.limit(time_limit_s)
             search = Levers(work, planners, self._programs, size, target, PlainNumbers.of(runs, target))
-            of_levers = None if fits or not levers else work.start(search.found)
+            of_levers = work.start(search.faster if fits else search.found) if levers else None
             of_plain = work.start(batches.plain) if largest != "none" else None
             of_program = self._in_place_of_regions(work, planners, plain) if fits else {}
             outcomes = asked.outcomes(chosen, search=largest == "all")
@@ -223,7 +242,7 @@ class Adviser:
                 "largest_batch": of_plain.result() if of_plain else None,
                 **{name: self._bound(future.result()) for name, future in of_program.items()},
             }
-        found |= {"fits": fits, "not_tried": search.not_tried(), "recomputes": recomputes(captured)}
+        found |= {"not_tried": search.not_tried(), **known}
         return self._answer(runs, plain, outcomes, **found)
 
     def _predicted(self, runs: Runs, captured: TaskGraph) -> Prediction:
@@ -267,7 +286,9 @@ class Adviser:
         step: SimulatedStep = plan.compile("simulated", device=self._target.device)
         return step
 
-    def _all_methods(self) -> list[str]:
+    def _names(self, methods: str | Sequence[str] | None) -> Sequence[str]:
+        if methods is not None and ALL not in methods:
+            return [methods] if isinstance(methods, str) else methods
         mode = Mode.TRAINING if self._workload.loss else Mode.INFERENCE
         return [name for name in strategies(mode) if name not in LEFT_OUT]
 

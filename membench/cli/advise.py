@@ -7,10 +7,10 @@
 Takes the options of `membench run` that describe the step, --config-dir FOLDER included; device=this is the GPU at
 hand, and kernels=inductor the step as torch.compile runs it. In addition:
 
-    methods=a,b      by default all that schedule such a step
+    methods=a,b      or all; by default all where plain PyTorch does not fit, otherwise it alone
     largest=all      the largest batch of each method; or plain: of plain PyTorch alone; none
     output=text      or json; html writes a page, outputs/advice/<model>_<device>.html
-    levers=true      what would make a step fit that plain PyTorch has no room for; or false
+    levers=true      what would make a step fit that plain PyTorch has no room for, or faster; or false
     processes=2      that plan; by default one for each processor
     time_limit=6     seconds for a step that plain PyTorch has no room for; or none
     tracking=offline, online    logs the table, the page and the figures to W&B
@@ -74,7 +74,7 @@ class Options:
     Attributes:
         step: the configuration of the step.
         words: that describe the step.
-        methods: names; None: all.
+        methods: names, or ``all``; None: see `membench.advise`.
         largest: whose largest batch is searched for.
         levers: whether changes to a program that does not fit are looked for.
         processes: that plan; None: one for each processor.
@@ -84,7 +84,7 @@ class Options:
     step: Annotated[Configuration, FLAG]
     tracking: Annotated[Tracking, FLAG]
     words: Annotated[tuple[str, ...], FLAG]
-    methods: tuple[Annotated[str, NameIn(("strategy",))], ...] | None = None
+    methods: tuple[Annotated[str, NameIn(("strategy",), also=("all",))], ...] | None = None
     largest: Literal["plain", "all", "none"] = "all"
     output: Literal["text", "json", "html"] = "text"
     levers: bool = True
@@ -146,6 +146,7 @@ def run(options: Options | ClusterOptions) -> int:
         processes=options.processes,
         time_limit_s=options.time_limit,
         progress=True,
+        begun=_print_begun if options.output == "text" else None,
     )
     folder = Path("outputs") / "advice"
     name = file_name(f"{advice.model}_{advice.device}")
@@ -158,6 +159,12 @@ def run(options: Options | ClusterOptions) -> int:
     if options.tracking.mode != "disabled":
         _log(options, adviser, advice, folder / name)
     return 0 if advice.plans else 2
+
+
+def _print_begun(advice: "Advice") -> None:
+    from membench.advice.device.text import plain_lines
+
+    print("\n".join(plain_lines(advice)), flush=True)
 
 
 def _workload(step: Configuration) -> "Workload":
@@ -183,9 +190,10 @@ def _write_page(path: Path, advice: "Advice", pictures: "dict[str, Figure]") -> 
 
 
 def _text(advice: "Advice", output: str) -> str:
-    from membench.advice.device.text import lines, values
+    """Return the advice, as text without what was printed when it was begun."""
+    from membench.advice.device.text import further_lines, values
 
-    return json.dumps(values(advice), indent=2) if output == "json" else "\n".join(lines(advice))
+    return json.dumps(values(advice), indent=2) if output == "json" else "\n".join(further_lines(advice))
 
 
 def _log(options: Options, adviser: "Adviser", advice: "Advice", folder: Path) -> None:

@@ -112,15 +112,20 @@ def take_options(words: Sequence[str], declared: type, own: Path | None = None) 
 
 @dataclass(frozen=True)
 class NameIn:
-    """Annotation of a text: the name of a file in one of the groups of ``conf/``, but for those left out."""
+    """Annotation of a text: the name of a file in one of the groups of ``conf/``, but for those left out.
+
+    Attributes:
+        also: other words that are allowed.
+    """
 
     groups: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
     def names(self, own: Path | None) -> list[str]:
         """Return the names, those in a folder with files of the user's own included."""
         found = (name for group in self.groups for name in configuration.names(group, own))
-        return [name for name in found if name not in self.left_out]
+        return [*self.also, *(name for name in found if name not in self.left_out)]
 
 
 def readers_of(declared: type, own: Path | None = None) -> dict[str, Reader]:

@@ -12,10 +12,15 @@ import torch
 from torch import Tensor, nn
 
 import membench
+from membench.advice.advise import Adviser
 from membench.advice.device.text import code, lines
+from membench.advice.pool.workers import Workers
 from membench.core import configuration
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.step.workload import Workload
 from membench.core.units import MIB
+from membench.steps.request import StepRequest
+from membench.strategies.pytorch import PyTorch
 
 CARD = configuration.load("device", "rtx3090")
 METHODS = ("pytorch", "eager", "joint", "modnn", "epmc", "layrub_hybrid", "vdnn_conv")
@@ -139,6 +144,32 @@ def test_of_equally_fast_methods_plain_pytorch_comes_first() -> None:
     )
     assert [plan.name for plan in found.plans] == ["pytorch", "joint", "eager"]
     assert found.fits and found.best is found.plans[0]
+
+
+def test_what_fits_is_answered_without_other_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Workers, "start", lambda _: pytest.fail("a process was started"))
+    step, begun = (network(), nn.CrossEntropyLoss(), batch()), list[membench.Advice]()
+    found = membench.advise(*step, device=CARD)
+    assert found.fits and [plan.name for plan in found.plans] == ["pytorch"] and not found.refused
+    assert found.plans[0].step_time_s == found.step_time_s and (found.largest_batch or 0) > SIZE
+    [compiled] = found.levers
+    assert compiled.names == ("torch.compile",) and found.fastest is min(
+        (compiled, found.plans[0]), key=lambda way: way.step_time_s or 0.0
+    )
+    alone = membench.predict(*step, device=CARD, kernels="inductor")
+    assert (compiled.step_time_s, compiled.peak_bytes) == (alone.step_time_s, alone.allocated_bytes)
+    text = list(lines(found))
+    assert any("plain PyTorch fits, and methods that save memory take time for it" in line for line in text)
+    workload = Workload("net", step[0], step[1], *((each,) for each in step[2]))
+    whole = Adviser(workload, CARD, StepRequest(PyTorch())).advice(largest="none", begun=begun.append)
+    assert [each.plain for each in begun] == [whole.plain] and not begun[0].plans
+
+
+def test_a_method_fits_with_the_largest_batch_of_plain_pytorch() -> None:
+    step = (network(), nn.CrossEntropyLoss(), batch())
+    found = membench.advise(*step, device=CARD, methods=["pytorch", "eager"], levers=False, processes=1)
+    eager = next(plan for plan in found.plans if plan.name == "eager")
+    assert (eager.largest_batch or 0) >= (found.largest_batch or 0) > SIZE
 
 
 @pytest.mark.slow

@@ -127,6 +127,8 @@ class Jobs:
     def __init__(self, step: RankWorkload, processes: int | None = None) -> None:
         self._step, self._sent = step, None if step.has_values else _pickled(step)
         self._workers = None if self._sent is None else Workers(processes)
+        if self._workers:
+            self._workers.start()
         self._here = Lock()
 
     def __enter__(self) -> "Jobs":

@@ -2,12 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
+from membench.advice.device.changes import COMPILED
 from membench.core.errors import MembenchError
 from membench.core.units import per_second
 from membench.steps.predicted.intervals import TIME, Interval, ratios_of
 from membench.steps.predicted.prediction import Prediction
+
+PLAIN = "pytorch"
+"""Name of plain PyTorch among the strategies."""
 
 
 def _not_bound(**_: Any) -> Any:
@@ -153,8 +158,8 @@ class Advice:
             PyTorch is the program as it is.
         in_its_memory: `joint` with the program's peak as its budget, for a program that recomputes.
         in_its_time: `joint` in the least memory found in which it takes no longer than that program.
-        levers: where plain PyTorch does not fit, changes to the program: each by itself, and if none suffices
-            combinations of them; those that fit first, the fastest first.
+        levers: changes to the program. Where plain PyTorch does not fit, each by itself, and if none suffices
+            combinations of them; those that fit first, the fastest first. Where it fits, `torch.compile`.
         not_tried: changes that were not predicted, and why.
         sharded_bytes: weights, gradients and states of one GPU of several that share them evenly, by their number;
             arithmetic, without activations and buffers of communication. Empty where plain PyTorch fits.
@@ -170,9 +175,9 @@ class Advice:
     budget_bytes: int | None
     fits: bool
     activations_bytes: Mapping[str, int]
-    largest_batch: int | None
     plans: tuple[AdvisedPlan, ...]
     refused: Mapping[str, Refusal]
+    largest_batch: int | None = None
     trains: bool = True
     recomputes: bool = False
     in_its_memory: AdvisedPlan | None = None
@@ -238,6 +243,21 @@ class Advice:
     def best(self) -> AdvisedPlan | None:
         """The fastest plan that fits and gives plain PyTorch's results; None: there is none."""
         return next((plan for plan in self.plans if plan.is_exact), None)
+
+    @property
+    def fastest(self) -> AdvisedPlan | Lever | None:
+        """The fastest way to compute the step that fits, `best` or a change to the program; None: there is none.
+
+        Changes are those that compute the same, but for the order of sums and rounding within fused kernels.
+        """
+        levers = [each for each in self.levers if each.fits and (each.is_exact or each.names == (COMPILED,))]
+        ways: list[AdvisedPlan | Lever] = [*([self.best] if self.best else []), *levers]
+        return min(ways, key=lambda way: way.step_time_s or inf, default=None)
+
+    @property
+    def is_plain_alone(self) -> bool:
+        """Whether no method but plain PyTorch was planned, because it fits."""
+        return self.fits and not self.refused and [plan.name for plan in self.plans] == [PLAIN]
 
     @property
     def shown(self) -> AdvisedPlan | None:

@@ -95,7 +95,9 @@ class Batches:
     def _search(self, strategy: Strategy, load_at: Callable[[int], float], known: float) -> int | None:
         try:
             fixed = 0.0 if strategy.moves_weights else min(1.0, self._fixed_bytes / self._target.room_bytes)
-            return largest_batch(load_at, self._batch_size, known, fixed=fixed)
+            found = largest_batch(load_at, self._batch_size, known, fixed=fixed)
+            plain = self.plain()  # a batch between two that the search tries
+            return plain if plain and plain > (found or 0) and load_at(plain) <= 1 else found
         except (UnsupportedModel, UnsupportedStrategy, TooSlow):
             return None
 

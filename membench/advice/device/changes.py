@@ -72,6 +72,9 @@ class Change:
 Changes = frozenset[Change]
 """That are made together."""
 
+COMPILED = "torch.compile"
+"""Name of the change to compiled kernels, which compute the same but for rounding."""
+
 AS_IT_IS: Changes = frozenset()
 
 
@@ -119,7 +122,7 @@ def changes_of(
         yield from _of_update(by)
     if not is_compiled:
         yield Change(
-            "torch.compile",
+            COMPILED,
             Kind.KERNELS,
             ("kernels=inductor",),
             "fused kernels, which round differently and draw other random numbers; needs time to compile",

@@ -69,6 +69,11 @@ class Levers:
             levers += [lever for lever in combined if lever.fits][:SHOWN]
         return tuple(sorted(levers, key=_order))
 
+    def faster(self) -> tuple[Lever, ...]:
+        """Return the changes that are made for time, of a step that fits."""
+        of_time = (change for change in self._programs.changes if change.kind is Kind.KERNELS)
+        return tuple(self._predicted(frozenset({change}) for change in of_time))
+
     def not_tried(self) -> tuple[str, ...]:
         """Return the changes that were not predicted, and why; those without time left as their number."""
         named = [

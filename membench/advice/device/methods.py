@@ -14,7 +14,7 @@ from membench.advice.pool.work import Work
 from membench.advice.pool.workers import TooSlow, Urgency
 from membench.core.errors import InfeasibleSchedule, OutOfMemory, UnsupportedStrategy
 from membench.core.graph.task_graph import TaskGraph
-from membench.core.units import format_bytes
+from membench.core.units import format_bytes, format_seconds
 from membench.planning.memory.bounds import least_bytes
 from membench.strategies.base import Strategy
 
@@ -67,8 +67,11 @@ class Methods:
         for future in as_completed(planned):
             strategy, outcome = planned[future], future.result()
             found[strategy.name] = outcome
-            if search and isinstance(outcome, AdvisedPlan):
-                start(strategy)
+            if isinstance(outcome, AdvisedPlan):
+                taken = f"{format_bytes(outcome.peak_bytes)}, {format_seconds(outcome.step_time_s)}"
+                self._work.show(f"{strategy.name:<14} {taken}")
+                if search:
+                    start(strategy)
         if not search:
             return {strategy.name: found[strategy.name] for strategy in chosen}
         for strategy in chosen:

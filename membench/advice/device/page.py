@@ -8,7 +8,17 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from membench.advice.device.advice import Advice, AdvisedPlan
-from membench.advice.device.text import cells, code, facts, further, lever_cells, needs, step_words, trust
+from membench.advice.device.text import (
+    cells,
+    code,
+    further,
+    lever_cells,
+    needs,
+    plain_facts,
+    searched_facts,
+    step_words,
+    trust,
+)
 from membench.core.units import format_bytes
 from membench.pictures import frontier, picture
 from membench.pictures.frontier import Frontier, FrontierPoint
@@ -34,7 +44,7 @@ def page(advice: Advice, pictures: Mapping[str, Figure]) -> str:
     return environment.get_template("advice.html").render(
         title=", ".join(step_words(advice)),
         fits=advice.fits,
-        facts=list(facts(advice)),
+        facts=[*plain_facts(advice), *searched_facts(advice)],
         layers=[(name, format_bytes(size)) for name, size in list(advice.activations_bytes.items())[:LAYERS]],
         header=header,
         rows=rows,

@@ -61,13 +61,18 @@ class Planners:
         """Held during a capture: all threads share the state of torch."""
         self._taken_s, self._limit_s = -process_time(), inf
         self._capture_s = 0.0
-        self._workers = Workers(processes)  # they import while this process captures
+        self._workers = Workers(processes)
 
     def __enter__(self) -> "Planners":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._workers.end()
+
+    def start(self) -> None:
+        """Start the processes, which import while this process captures; without them it runs the jobs."""
+        if not self._workers.have_started:
+            self._workers.start()
 
     def resize(self, resized: ResizedGraph) -> None:
         """Let jobs on other batches take their graphs from there, so that they are not captured."""
@@ -87,13 +92,17 @@ class Planners:
         urgency: Urgency = Urgency.METHOD,
         program: Changes = AS_IT_IS,
     ) -> Result:
-        """Return what a job returns, which runs in a process and asks for graphs of the batch and of micro-batches.
+        """Return what a job returns, which asks for graphs of the batch and of micro-batches.
+
+        It runs in a process where they have started.
 
         Raises:
             UnsupportedModel: see `Captures.at`.
             TooSlow: the job took too long, or its turn came too late.
             MembenchError: a process ended before its job was done.
         """
+        if not self._workers.have_started:
+            return job(lambda size: self.graph(batch_size, size, program))
         is_captured = program != AS_IT_IS or (program, batch_size) in self._graphs
         resized = None if is_captured else self._resized
         if urgency.is_limited and not is_captured and not resized and self._share_s() < CAPTURES * self._capture_s:

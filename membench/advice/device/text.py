@@ -1,11 +1,11 @@
 """An advice as text for a terminal, as values for JSON, and as the lines of code that use it."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from membench.advice.device.advice import Advice, AdvisedPlan, Lever, Refusal
+from membench.advice.device.advice import PLAIN, Advice, AdvisedPlan, Lever, Refusal
 from membench.advice.overlaps import overlaps
 from membench.core.hardware.allocator import AllocatorSettings
 from membench.core.units import format_bytes, format_seconds, per_second
@@ -24,9 +24,54 @@ _DEVICE = 'backend="cuda" if torch.cuda.is_available() else "cpu"'
 
 def lines(advice: Advice) -> Iterator[str]:
     """Yield the advice in lines."""
+    yield from plain_lines(advice)
+    yield from further_lines(advice)
+
+
+def plain_lines(advice: Advice) -> Iterator[str]:
+    """Yield what is known of plain PyTorch before anything else is planned."""
     yield ", ".join(step_words(advice))
-    yield from (f"  {name:<14} {value}" for name, value in facts(advice))
+    yield from _aligned(plain_facts(advice))
+
+
+def further_lines(advice: Advice) -> Iterator[str]:
+    """Yield the lines behind those of plain PyTorch."""
+    yield from _aligned(searched_facts(advice))
     yield ""
+    if advice.fastest:
+        yield f"Fastest: {fastest_words(advice)}"
+    if advice.is_plain_alone:
+        yield from nothing_to_change(advice)
+    else:
+        yield from _of_methods(advice)
+    yield from ("", "How far to trust it (all of it is simulated):", *(f"  {line}" for line in trust(advice)))
+
+
+def _aligned(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return (f"  {name:<14} {value}" for name, value in facts)
+
+
+def fastest_words(advice: Advice) -> str:
+    """Return the fastest way to compute the step, with its time and memory."""
+    way = advice.fastest
+    if isinstance(way, Lever):
+        return (
+            f"{' + '.join(way.names)}, {format_seconds(way.step_time_s or 0.0)}, {format_bytes(way.peak_bytes)} "
+            f"({' '.join(way.options)})"
+        )
+    assert way is not None
+    name = "plain PyTorch" if way.name == PLAIN else way.name
+    return f"{name}, {format_seconds(way.step_time_s)}, {format_bytes(way.peak_bytes)}"
+
+
+def nothing_to_change(advice: Advice) -> Iterator[str]:
+    """Yield sentences where plain PyTorch fits and no other method was planned."""
+    nothing = "Nothing else to change" if isinstance(advice.fastest, Lever) else "Nothing to change"
+    yield f"{nothing}: plain PyTorch fits, and methods that save memory take time for it."
+    yield "For a larger batch or less memory: methods=all"
+
+
+def _of_methods(advice: Advice) -> Iterator[str]:
     if advice.plans:
         yield "Methods that fit, the fastest first:"
         yield from table(cells(advice.plans))
@@ -46,7 +91,6 @@ def lines(advice: Advice) -> Iterator[str]:
     if best := advice.best:
         yield from ("", f"The fastest one that gives plain PyTorch's results, {best.name}:", "")
         yield from (f"    {line}" for line in code(advice, best))
-    yield from ("", "How far to trust it (all of it is simulated):", *(f"  {line}" for line in trust(advice)))
 
 
 def code(advice: Advice, plan: AdvisedPlan) -> list[str]:
@@ -147,7 +191,7 @@ def step_words(advice: Advice) -> list[str]:
     ]
 
 
-def facts(advice: Advice) -> Iterator[tuple[str, str]]:
+def plain_facts(advice: Advice) -> Iterator[tuple[str, str]]:
     """Yield the names and values of plain PyTorch's prediction."""
     room = f"in {format_bytes(advice.capacity_bytes)}"
     if advice.budget_bytes is not None:
@@ -182,6 +226,10 @@ def facts(advice: Advice) -> Iterator[tuple[str, str]]:
         yield "waits", waits
     if advice.plain.depends_on_values:
         yield "holds for", "this batch: sizes depend on its values"
+
+
+def searched_facts(advice: Advice) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of what is searched for at plain PyTorch's batch and beyond."""
     if advice.largest_batch is not None:
         yield "largest batch", f"{advice.largest_batch:,}"
     yield from _in_place_of_regions(advice)

@@ -1,5 +1,6 @@
 """Calls in threads, most of which wait for processes, and a line in the terminal on how many are done."""
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -20,7 +21,7 @@ class Work:
     def __init__(self, threads: int, *, progress: bool) -> None:
         self._threads = ThreadPoolExecutor(threads)
         shown = None if progress else True  # None: not in a file
-        self._bar = tqdm(desc="planning", total=0, unit="plan", dynamic_ncols=True, disable=shown)
+        self._bar = tqdm(desc="plans", total=0, unit="plan", dynamic_ncols=True, disable=shown)
 
     def __enter__(self) -> "Work":
         return self
@@ -28,6 +29,11 @@ class Work:
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(cancel_futures=True)
         self._bar.close()
+
+    def show(self, found: str) -> None:
+        """Show what was found, where progress is shown."""
+        if not self._bar.disable:
+            self._bar.write(f"  {found}", file=sys.stderr)
 
     def start(self, call: Callable[..., Result], *arguments: object) -> Future[Result]:
         """Begin a call."""

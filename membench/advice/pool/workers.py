@@ -102,12 +102,22 @@ class Workers:
     """A number of workers, which the most urgent callers get first, and of those the first that came."""
 
     def __init__(self, number: int | None = None) -> None:
-        """Start the processes, one for each processor that this process may use if no number is given."""
+        """Have processes, one for each processor that this process may use if no number is given."""
         self.number = number or available()
-        self._all = [Worker() for _ in range(self.number)]
-        self._free, self._changed = list(self._all), Condition()
+        self._all: list[Worker] = []
+        self._free: list[Worker] = []
+        self._changed = Condition()
         self._waiting: list[tuple[Urgency, int]] = []
         self._numbers = count()
+
+    def start(self) -> None:
+        """Start the processes."""
+        self._all = [Worker() for _ in range(self.number)]
+        self._free = list(self._all)
+
+    @property
+    def have_started(self) -> bool:
+        return bool(self._all)
 
     @contextmanager
     def one(self, urgency: Urgency) -> Iterator[Worker]:

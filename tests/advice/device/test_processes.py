@@ -25,6 +25,7 @@ def planners() -> Iterator[Planners]:
     module = nn.Linear(2, 3)
     workload = Workload("linear", module, nn.functional.cross_entropy, (torch.randn(4, 2),), (torch.arange(4) % 3,))
     with Planners(lambda size, _: Captures(workload.with_batch(size)), processes=1) as made:
+        made.start()
         yield made
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from membench.advice.device.advice import Advice, AdvisedPlan, Lever, Refusal
-from membench.advice.device.text import code, lines, values
+from membench.advice.device.text import code, further_lines, lines, values
 from membench.core.errors import MembenchError
 from membench.core.units import GIB
 from membench.steps.predicted.intervals import StepKind
@@ -51,6 +51,9 @@ ADVICE = Advice(
 )  # fmt: skip
 
 
+COMPILED = Lever(("torch.compile",), ("kernels=inductor",), ("fused",), False, True, 9 * GIB, 0.3)
+
+
 @pytest.mark.parametrize(
     ("allocator", "end"),
     [("", "; allocator=expandable_segments:True may waste less"), ("expandable_segments:True", "")],
@@ -82,11 +85,33 @@ def test_an_order_that_intervals_leave_open_is_named() -> None:
     assert not any("overlap" in line for line in lines(replace(ADVICE, plans=(PLAN, far))))
 
 
+@pytest.mark.parametrize(
+    ("levers", "first", "second"),
+    [
+        ((), "Fastest: plain PyTorch, 400 ms, 10.0 GB", "Nothing to change"),
+        ((COMPILED,), "Fastest: torch.compile, 300 ms, 9.0 GB (kernels=inductor)", "Nothing else to change"),
+        ((replace(COMPILED, step_time_s=0.5),), "Fastest: plain PyTorch, 400 ms, 10.0 GB", "Nothing to change"),
+        ((replace(COMPILED, fits=False),), "Fastest: plain PyTorch, 400 ms, 10.0 GB", "Nothing to change"),
+    ],
+)
+def test_what_fits_needs_no_change(levers: tuple[Lever, ...], first: str, second: str) -> None:
+    plan = replace(PLAN, name="pytorch", is_idle=True)
+    text = list(further_lines(replace(ADVICE, fits=True, plans=(plan,), refused={}, levers=levers)))
+    found = text.index(first)
+    assert text[found + 1] == f"{second}: plain PyTorch fits, and methods that save memory take time for it."
+    assert not any("Methods that fit" in line or "import torch" in line for line in text)
+
+
+def test_changes_of_results_are_not_the_fastest_way() -> None:
+    rounded = replace(COMPILED, names=("weights in bf16",), options=("precision=bf16",))
+    assert replace(ADVICE, levers=(rounded,)).fastest == PLAN
+
+
 def test_methods_that_change_nothing_share_a_line() -> None:
     idle = [replace(PLAN, name=name, step_time_s=0.3, is_idle=True) for name in ("eager", "dtr", "rotor")]
     text = list(lines(replace(ADVICE, plans=(*idle, PLAN))))
     assert "  with nothing to offload, recompute or encode, the same: dtr, rotor" in text
-    assert [line.split()[0] for line in text if "12.0 GB" not in line and " ms" in line][1:] == ["eager", "joint"]
+    assert [line.split()[0] for line in text if "12.0 GB" not in line and " ms" in line][2:] == ["eager", "joint"]
 
 
 def test_parts_of_one_size_are_counted_together() -> None:
