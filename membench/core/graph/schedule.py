@@ -44,6 +44,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from membench.core.graph.codec import ActivationCodec
 from membench.core.graph.task_graph import TaskGraph
 from membench.core.units import format_bytes
@@ -198,6 +201,22 @@ Instruction = Work | Free | Reserve | Reuse | Hold | Wait | Synchronize
 
 
 @dataclass(frozen=True)
+class SpaceChanges:
+    """Openings and closings of spaces by a schedule, in order, as arrays of int64.
+
+    Attributes:
+        instructions, blocks, size_bytes: of each, by which instruction it is, of which block, and the size of the
+            space, negative where it closes; a space that is reused closes and opens.
+        held_bytes: of each instruction, what is held without a block (`Hold`).
+    """
+
+    instructions: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    held_bytes: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Schedule:
     """A program for one step, with the graph that it computes (possibly a rewritten one).
 
@@ -221,6 +240,37 @@ class Schedule:
         turn = self.graph.turn
         computes = ((i, item.task) for i, item in enumerate(self.instructions) if isinstance(item, Compute))
         return next((index for index, task in computes if task == turn), len(self))
+
+    @cached_property
+    def space_changes(self) -> SpaceChanges:
+        """What the schedule opens and closes, for all that ask for its memory."""
+        blocks, tasks = self.graph.blocks, self.graph.tasks
+        sizes: dict[int, int] = {}
+        found: list[tuple[int, int, int]] = []
+        held = np.zeros(len(self), np.int64)
+        for index, instruction in enumerate(self.instructions):
+            opened: tuple[int, ...] = ()
+            match instruction:
+                case Compute(task):
+                    opened = tasks[task].creates
+                case Prefetch(block) | Decode(block) | Encode(encoded=block):
+                    opened = (block,)
+                case Reserve(block, size_bytes):
+                    sizes[block] = size_bytes
+                    found.append((index, block, size_bytes))
+                case Reuse(block, dead):
+                    sizes[block] = sizes.pop(dead)
+                    found += [(index, dead, -sizes[block]), (index, block, sizes[block])]
+                case Free(block):
+                    found.append((index, block, -sizes.pop(block)))
+                case Hold(size_bytes):
+                    held[index:] = size_bytes
+            for block in opened:
+                if block not in sizes:  # it has none that was reserved or taken over
+                    sizes[block] = blocks[block].size_bytes
+                    found.append((index, block, sizes[block]))
+        columns = np.array(found, np.int64).reshape(-1, 3)
+        return SpaceChanges(columns[:, 0], columns[:, 1], columns[:, 2], held)
 
     @property
     def rounding(self) -> float:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     Compute,
@@ -9,7 +11,6 @@ from membench.core.graph.schedule import (
     Drop,
     Encode,
     Free,
-    Hold,
     Load,
     Offload,
     Prefetch,
@@ -76,50 +77,31 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
     Args:
         roles: count only blocks that hold these (no workspace, no overhead, nothing unused); all by default.
     """
-    graph = schedule.graph
-    counted = [roles is None or block.role in roles for block in graph.blocks]
+    graph, changes = schedule.graph, schedule.space_changes
+    counted = np.array([roles is None or block.role in roles for block in graph.blocks], bool)
     external = (block.index for block in graph.blocks if block.is_external and counted[block.index])
-    total_bytes = graph.size_bytes(external) + (graph.overhead_bytes if roles is None else 0)
-    space_bytes: dict[int, int] = {}
-    held_bytes = 0
-    workspaces = workspace_bytes(schedule) if roles is None else [0] * len(schedule)
-    result = []
-    for instruction, of_workspaces in zip(schedule.instructions, workspaces, strict=True):
-        opened: tuple[int, ...] = ()
-        match instruction:
-            case Compute(task):
-                opened = graph.tasks[task].creates
-            case Prefetch(block) | Decode(block) | Encode(encoded=block):
-                opened = (block,)
-            case Reserve(block, size):
-                space_bytes[block] = size
-                total_bytes += size if counted[block] else 0
-            case Reuse(block, dead):
-                size = space_bytes.pop(dead)
-                space_bytes[block] = size
-                total_bytes += size * (counted[block] - counted[dead])
-            case Hold(size):
-                held_bytes = size if roles is None else 0
-            case Free(block):
-                size = space_bytes.pop(block)
-                total_bytes -= size if counted[block] else 0
-        for block in opened:
-            if block not in space_bytes:
-                space_bytes[block] = graph.blocks[block].size_bytes
-                total_bytes += space_bytes[block] if counted[block] else 0
-        result.append(total_bytes + held_bytes + of_workspaces)
-    return result
+    added_bytes = np.zeros(len(schedule), np.int64)
+    np.add.at(added_bytes, changes.instructions, changes.size_bytes * counted[changes.blocks])
+    total_bytes = graph.size_bytes(external) + np.cumsum(added_bytes)
+    if roles is None:
+        total_bytes += graph.overhead_bytes + changes.held_bytes + np.array(workspace_bytes(schedule), np.int64)
+    found: list[int] = total_bytes.tolist()
+    return found
 
 
 def workspace_bytes(schedule: Schedule) -> list[int]:
     """Return the bytes of workspace during each instruction, those of tasks that may still run included."""
+    tasks = schedule.graph.tasks
+    if all(item.stream == COMPUTE_STREAM for item in schedule.instructions if isinstance(item, Compute)):
+        own = (tasks[item.task].workspace_bytes if isinstance(item, Compute) else 0 for item in schedule.instructions)
+        return list(own)
     of_other_streams = Workspaces()
     result = []
     for index, instruction in enumerate(schedule.instructions):
         own_bytes = 0
         match instruction:
             case Compute(task, stream):
-                own_bytes = schedule.graph.tasks[task].workspace_bytes
+                own_bytes = tasks[task].workspace_bytes
                 if stream != COMPUTE_STREAM:
                     of_other_streams.take(stream, index, own_bytes)
                     own_bytes = 0
