@@ -21,6 +21,7 @@ from membench.core import configuration
 from membench.core.checks import SWITCH, check
 from membench.core.errors import MembenchError, near
 from membench.core.files import complaint
+from membench.core.record import LARGEST
 from membench.profiling.nvml import visible_gpus
 from membench.sweep.composition import hydra_composition, resolved
 from membench.sweep.results.provenance import device_facts_from_outside
@@ -58,7 +59,12 @@ def compose_step(command: str, words: Sequence[str], own: Path | None, defaults:
     words = [*words, *(f"{name}={value}" for name, value in defaults.items() if name not in given)]
     check_arguments(words, own)
     with hydra_composition(own):
-        return compose("config", words)
+        composed = compose("config", words)
+    if composed.batch_size == LARGEST:
+        raise MembenchError(
+            f"batch_size={LARGEST} is of `membench run`, which searches for it; {command} takes a number"
+        )
+    return composed
 
 
 def check_arguments(arguments: Sequence[str], own: Path | None = None) -> None:
@@ -189,7 +195,7 @@ def _check_cell(words: Sequence[str], own: Path | None) -> dict[str, Any]:
         for name, _, chosen in options
         if own and name in groups_of("run") and chosen not in configuration.names(name)
     }
-    if values["batch_size"] > LARGE_BATCH:
+    if values["batch_size"] != LARGEST and values["batch_size"] > LARGE_BATCH:
         changed.add("model")
     if built := changed & {*groups_of("run")}:
         check_built(values, built)
@@ -198,9 +204,10 @@ def _check_cell(words: Sequence[str], own: Path | None) -> dict[str, Any]:
 
 def _not_an_option(name: str, options: Sequence[object], command: str) -> str:
     """Return what is wrong with an option's name, and where there is one of that name or of one like it."""
-    known = [str(key) for key in options if key not in ("hydra", "_target_")]
+    groups = groups_of(command)
+    known = sorted((str(key) for key in options if key not in ("hydra", "_target_")), key=lambda key: key not in groups)
     group, _, key = name.rpartition(".")
-    suggestion, groups = near(key, known), groups_of(command)
+    suggestion = near(key, known)
     if not suggestion and group in groups:
         files = configuration.names(group)
         having = [file for file in files if key in configuration.read(group, file)]
