@@ -84,17 +84,29 @@ def check_arguments(arguments: Sequence[str], own: Path | None = None) -> None:
             if sweeps and not MULTIRUN & set(arguments):
                 raise MembenchError(f"{sweeps[0].input_line!r} is a choice of several; add -m to run each")
             plain = [override.input_line or "" for override in parsed if override not in sweeps]
-            cells = [_check_cell(plain, own)]
-            for sweep in sweeps:
-                choices = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
-                if not choices:  # such as a glob that matches no name
-                    raise MembenchError(f"{sweep.input_line!r} chooses nothing")
-                cells += [_check_cell([*plain, choice], own) for choice in choices]
+            choices = [_choices(sweep) for sweep in sweeps]
+            firsts = [of_sweep[0] for of_sweep in choices]
+            cells = [_check_cell([*plain, *firsts], [*plain, *firsts], own)]
+            for place, of_sweep in enumerate(choices):
+                others = [*plain, *firsts[:place], *firsts[place + 1 :]]
+                cells += [_check_cell([*others, choice], [choice], own) for choice in of_sweep[1:]]
     except (*HYDRA_ERRORS, ValueError) as error:
         raise MembenchError(explain(error, "run")) from error
     is_here = not any(override.key_or_group == "hydra/launcher" for override in parsed)
     if is_here and any(cell["backend"]["name"] == "cuda" and not cell["dry_run"] for cell in cells):
         check_gpu()
+
+
+def _choices(sweep: Override) -> list[str]:
+    """Return the words of a sweep's choices.
+
+    Raises:
+        MembenchError: it has none, such as a glob that matches no name.
+    """
+    found = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
+    if not found:
+        raise MembenchError(f"{sweep.input_line!r} chooses nothing")
+    return found
 
 
 def parse_changes(words: Sequence[str]) -> list[Override]:
@@ -181,14 +193,17 @@ def check_gpu() -> None:
         device_facts_from_outside("cuda")
 
 
-def _check_cell(words: Sequence[str], own: Path | None) -> dict[str, Any]:
+def _check_cell(words: Sequence[str], new: Sequence[str], own: Path | None) -> dict[str, Any]:
     """Check the cell that words without a sweep compose to, and return its values.
 
     Groups whose options are changed are built, and those of which a file is chosen that is not of ``conf/``.
+
+    Args:
+        new: the words whose groups are not yet checked.
     """
     values = compose_checked("run", words)
     check_cell(values)
-    options = [word.partition("=") for word in words]
+    options = [word.partition("=") for word in new]
     changed = {name.strip("+").partition(".")[0] for name, _, _ in options if "." in name}
     changed |= {
         name

@@ -29,7 +29,7 @@ from membench.lab.papers.judging.tables import MeasuredValues, table
 from membench.lab.papers.pages.results import needed_cells
 from membench.lab.papers.reading.cells import compose_cells
 from membench.lab.papers.reading.experiment import Paper
-from membench.lab.papers.reading.groups import file_of, names_of, write_groups
+from membench.lab.papers.reading.groups import file_of, name_of, names_of, write_groups
 from membench.lab.papers.reading.loader import folder_of, load_paper
 from membench.lab.papers.reading.quantities import Result, cells_of, evaluate
 from membench.sweep.composition import hydra_composition
@@ -114,12 +114,15 @@ def _values(override: Override) -> list[str]:
 
 def _word(paper: Paper, group: str, values: Sequence[str]) -> str:
     known, kind = names_of(paper)[group], _KINDS.get(group, group)
+    chosen = []
     for value in values:
-        if value not in known and group == "strategy":
+        name = name_of(known, value)
+        if name is None and group == "strategy":
             raise MembenchError(f"{paper.name} has no {kind} {value!r}; it has: {', '.join(known)}{near(value, known)}")
-        if value not in known:
+        if name is None:
             print(f"{paper.name} has no {kind} {value!r}: no row of its tables is of that one", file=sys.stderr)
-    return f"{group}=" + ",".join(f'"{file_of(paper, known[each])}"' if each in known else each for each in values)
+        chosen.append(value if name is None else f'"{file_of(paper, name)}"')
+    return f"{group}={','.join(chosen)}"
 
 
 class PaperCallback(SweepCallback):

@@ -71,6 +71,18 @@ def test_words_become_the_papers_and_a_network_of_others_stays(
     assert capsys.readouterr().err == "layrub has no network 'vgg516': no row of its tables is of that one\n"
 
 
+def test_each_choice_of_a_sweep_is_checked_with_those_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The usual network, which no word names, has no batch size of this name."""
+    monkeypatch.chdir(tmp_path)
+    words = ["paper=layrub", "model=alexnet,vgg16", "strategy=Caffe", "batch_size=normal,largest", "dry_run=true"]
+    assert main(["run", "-m", *words]) == 0
+    *cells, _ = capsys.readouterr().out.splitlines()
+    found = [line.partition("batch_size=")[2].split()[0] for line in cells]
+    assert found == ["128", "largest", "64", "largest"]
+
+
 @pytest.mark.slow
 def test_rows_are_those_of_the_papers_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -90,6 +102,7 @@ def test_rows_are_those_of_the_papers_table(
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("item", "words"),
     [

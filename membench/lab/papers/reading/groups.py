@@ -6,7 +6,6 @@ from typing import Any
 
 import yaml
 
-from membench.core import configuration
 from membench.core.files import write_whole
 from membench.lab.papers.reading.cells import device_options, model_options, system_options
 from membench.lab.papers.reading.experiment import Paper
@@ -18,8 +17,7 @@ Names = Mapping[str, Mapping[str, str]]
 def names_of(paper: Paper) -> Names:
     """Return what stands for a paper's networks, methods and devices: their own names, and those of files in ``conf/``.
 
-    Of several methods with one strategy, or devices with one file, the first in ``paper.yaml`` has the file's name. A
-    file of another network, ``wrn28_10``, stands for the paper's of that name, WRN-28-10, whose file may be another.
+    Of several methods with one strategy, or devices with one file, the first in ``paper.yaml`` has the file's name.
     """
     files = {
         "model": _files(paper.models, "configuration"),
@@ -28,12 +26,16 @@ def names_of(paper: Paper) -> Names:
     }
     found = {}
     for group, of_group in files.items():
-        spelled = {_letters(name): name for name in of_group}
-        alike = {file: spelled[_letters(file)] for file in configuration.names(group) if _letters(file) in spelled}
         first = {file: name for name, file in reversed(of_group.items())}
         own = {name: name for name in of_group}
-        found[group] = own | {word: name for word, name in (alike | first).items() if word not in own}
+        found[group] = own | {file: name for file, name in first.items() if file not in own}
     return found
+
+
+def name_of(names: Mapping[str, str], word: str) -> str | None:
+    """Return the paper's name that a word stands for, or None; ``wrn28_10`` is WRN-28-10, whatever its file."""
+    spelled = {_letters(name): name for name in names.values()}
+    return names.get(word, spelled.get(_letters(word)))
 
 
 def _files(entries: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from membench.core.record import Configuration
 from membench.lab.papers.pages.results import needed_cells
 from membench.lab.papers.reading.cells import compose_cells
 from membench.lab.papers.reading.experiment import Paper, PaperCell
-from membench.lab.papers.reading.groups import file_of, names_of, write_groups
+from membench.lab.papers.reading.groups import file_of, name_of, names_of, write_groups
 from membench.lab.papers.reading.loader import known_papers, load_paper
 from membench.sweep.composition import cell_configuration, hydra_composition
 
@@ -66,15 +66,25 @@ def test_each_word_of_a_paper_composes_to_what_its_reproduction_runs(name: str, 
     _assert_equal(PAPERS[name], _without_repetition(PAPERS[name]), tmp_path)
 
 
-def test_words_of_conf_stand_for_what_the_paper_has() -> None:
+def test_words_stand_for_what_the_paper_has() -> None:
     names = names_of(LAYRUB)
-    methods = {"layrub_hybrid": "Layrub-hybrid", "memonger": "MXNet-memonger", "network_wide": "Caffe"}
-    assert {word: names["strategy"][word] for word in methods} == methods
-    networks = {"resnet1001": "ResNet-1001", "wrn28_10": "WRN-28-10", "wrn28_10_layrub": "WRN-28-10"}
-    assert {word: names["model"][word] for word in networks} == networks
-    assert names["device"]["k40m"] == "NVIDIA Tesla K40M"
-    assert names_of(PAPERS["vdnn"])["strategy"]["network_wide"] == "base(p)"
-    assert "rotor" not in names["strategy"] and "vgg516" not in names["model"]
+    methods = {
+        "layrub_hybrid": "Layrub-hybrid",
+        "memonger": "MXNet-memonger",
+        "network_wide": "Caffe",
+        "vDNN(p)": "vDNN(p)",
+    }
+    networks = {
+        "resnet1001": "ResNet-1001",
+        "wrn28_10_layrub": "WRN-28-10",
+        "wrn28_10": "WRN-28-10",
+        "resnet56": "ResNet-56",
+    }
+    for group, words in {"strategy": methods, "model": networks, "device": {"k40m": "NVIDIA Tesla K40M"}}.items():
+        assert {word: name_of(names[group], word) for word in words} == words
+    assert name_of(names["strategy"], "rotor") is None
+    assert name_of(names["model"], "vgg516") is None
+    assert name_of(names_of(PAPERS["vdnn"])["strategy"], "network_wide") == "base(p)"
 
 
 def test_what_runs_no_step_is_no_method() -> None:
