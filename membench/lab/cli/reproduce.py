@@ -12,7 +12,7 @@ cells are made of the files in conf/ alone. The results of a folder elsewhere ar
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from membench.core.hardware.device import file_name
 from membench.core.record import Configuration, Record
 from membench.core.tables import read_csv
 from membench.lab.cli.trainings import compose_trainings, find_trainings
+from membench.lab.papers.judging.closeness import Closeness, read_closeness
 from membench.lab.papers.judging.numbers import PaperNumbers
 from membench.lab.papers.judging.sensitivity import with_stated_rows_only
 from membench.lab.papers.pages.measured_columns import gpu_at_hand, measure_on_gpu
@@ -108,7 +109,7 @@ def run(options: Options) -> int:
     made = list({record.configuration_hash: record for record in records.values()}.values())
     drawn = _draw(paper.name) if options.is_here else 0
     logged = _log(options, made, numbers)
-    print(closing_summary(made, numbers, logged, options))
+    print(closing_summary(made, numbers, read_closeness(results / paper.name), logged, options))
     return drawn or int(options.strict and has_failed(made))
 
 
@@ -195,7 +196,9 @@ def _draw(paper: str) -> int:
     return subprocess.run([sys.executable, "-m", "paper_figs", paper], cwd=ROOT, check=False).returncode
 
 
-def closing_summary(records: Sequence[Record], numbers: PaperNumbers, run: Path | None, options: Options) -> str:
+def closing_summary(
+    records: Sequence[Record], numbers: PaperNumbers, closeness: Closeness, run: Path | None, options: Options
+) -> str:
     """Return the outcome of a reproduction, and where its files are.
 
     Args:
@@ -209,6 +212,7 @@ def closing_summary(records: Sequence[Record], numbers: PaperNumbers, run: Path 
         f"{predicted.deviate} deviate, {predicted.not_run} not run",
         f"  of those reproduced, {predicted.on_choice} rest on a declared choice and {predicted.certain} cannot fail; "
         f"{predicted.distinct} values are distinct",
+        *_of_pairs(closeness),
         f"  (in addition: {numbers.fitted.judged} rows on which the model was fitted, {numbers.held_out.judged} held "
         f"out, "
         f"{predicted.inputs} inputs)",
@@ -218,3 +222,13 @@ def closing_summary(records: Sequence[Record], numbers: PaperNumbers, run: Path 
         *([f"  W&B run      {run}"] if run else []),
     ]
     return "\n".join(lines)
+
+
+def _of_pairs(closeness: Closeness) -> Iterator[str]:
+    """Yield lines on the pairs whose order the paper states, and on how many of them are noise."""
+    if closeness.pairs.pairs:
+        yield f"  pairs ordered as in the paper: {closeness.two_counts}; by how far apart the paper's numbers are:"
+        yield from (
+            f"    {name:<22}{share:<20}{interval:>12}  {noise}".rstrip()
+            for name, share, interval, noise in closeness.margins.rows
+        )

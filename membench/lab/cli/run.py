@@ -154,5 +154,5 @@ def rows_of(paper: Paper, records: dict[str, Record]) -> list[Result]:
         evaluate(paper, row, answer, found)
         for experiment in paper.experiments
         for row, answer in experiment.rows
-        if answer.value and (needed := set(cells_of(paper, row, answer.value))) and needed <= found.keys()
+        if answer.value and (needed := set(cells_of(paper, row, answer))) and needed <= found.keys()
     ]

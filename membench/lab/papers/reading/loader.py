@@ -28,6 +28,7 @@ from typing import Any
 
 from membench.core.configuration import read_options
 from membench.core.errors import MembenchError, near
+from membench.core.record import LARGEST
 from membench.core.units import PRINTED_UNITS
 from membench.lab.papers.reading.experiment import (
     AS_CHOSEN,
@@ -286,6 +287,8 @@ def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:
     answer = Answer(**{name: entry[name] for name in entry.keys() - {"better"}} | parts)
     if sum(map(bool, (answer.value, answer.trained, answer.input, answer.not_run))) != 1:
         raise ValueError(f"{entry['where']} needs exactly one of value, trained, input and not_run")
+    if answer.papers_largest and (answer.value is None or answer.value.cell.get("batch_size") != LARGEST):
+        raise ValueError(f"{entry['where']} has papers_largest, and no value whose cell has batch_size: {LARGEST}")
     if answer.limit not in ("", "lower", "upper"):
         raise ValueError(f"{entry['where']} has limit {answer.limit!r}; write lower or upper")
     return answer
