@@ -12,7 +12,7 @@ cells are made of the files in conf/ alone. The results of a folder elsewhere ar
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -41,10 +41,12 @@ from membench.sweep.processes.runner import run_all
 from membench.sweep.processes.worker import Workers
 from membench.sweep.results.listing import announced, has_failed, plan, totals
 from membench.sweep.results.records import Records, Rerun
-from membench.sweep.results.tracking import Sweep, Tracking, log_sweep
+from membench.sweep.results.tracked import CELLS, Sweep, Tracking, cell_rows
+from membench.sweep.results.tracking import check_tracking, log_sweep
 
 EXPERIMENTS = ROOT / "experiments"
 RESULTS = ROOT / "results"
+FIGURES = ROOT / "paper_figs"
 MEASURED = "measured"
 
 
@@ -91,6 +93,8 @@ def parse(words: Sequence[str]) -> Options:
 
 def run(options: Options) -> int:
     """Reproduce the paper, or list its cells in a dry run, and return the exit code."""
+    if not options.dry_run:
+        check_tracking(options.tracking)
     paper, results = load_paper(options.paper), options.results
     cells = compose_cells(paper, needed_cells(paper))
     with Workers(options.time_limit_s) as workers:
@@ -106,9 +110,9 @@ def run(options: Options) -> int:
         records, numbers = reproduce(paper, cells, execution, results)
         if options.sensitivity:
             vary(options.paper, numbers, execution, results)
-    made = list({record.configuration_hash: record for record in records.values()}.values())
     drawn = _draw(paper.name) if options.is_here else 0
-    logged = _log(options, made, numbers)
+    logged = _log(options, cells, records, numbers)
+    made = _distinct(records.values())
     print(closing_summary(made, numbers, read_closeness(results / paper.name), logged, options))
     return drawn or int(options.strict and has_failed(made))
 
@@ -175,20 +179,34 @@ def _evaluated(paper: Paper, records: Mapping[PaperCell, Record], results: Path)
     return evaluate_all(paper, records, trainings)
 
 
-def _log(options: Options, records: list[Record], numbers: PaperNumbers) -> Path | None:
+def _log(
+    options: Options,
+    cells: Mapping[PaperCell, Configuration],
+    records: Mapping[PaperCell, Record],
+    numbers: PaperNumbers,
+) -> Path | None:
     """Log the reproduction to W&B, and return the run's folder if there is one."""
     paper = numbers.paper
+    rows = cell_rows((configuration, records[cell]) for cell, configuration in cells.items())
     sweep = Sweep(
         name=f"reproduce {paper.name}",
         group=f"reproduce-{paper.name}",
         tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
         configuration=asdict(options) | {"rerun": str(options.rerun), "paper": paper.name},
         summary=asdict(numbers.predicted) | {"fitted": numbers.fitted.judged, "held_out": numbers.held_out.judged},
-        rows=read_csv(options.results / paper.name / "scoreboard.csv"),
+        tables={
+            "rows": read_csv(options.results / paper.name / "scoreboard.csv"),
+            CELLS: [row | {"system": cell.system} for cell, row in zip(cells, rows, strict=True)],
+        },
         files={name: options.results / name for name in (paper.name, "SCOREBOARD.md")},
-        records=records,
+        records=_distinct(records.values()),
+        pictures={path.stem: path for path in sorted((FIGURES / paper.name).glob("*.png"))} if options.is_here else {},
     )
     return log_sweep(options.tracking, sweep)
+
+
+def _distinct(records: Iterable[Record]) -> list[Record]:
+    return list({record.configuration_hash: record for record in records}.values())
 
 
 def _draw(paper: str) -> int:

@@ -24,7 +24,7 @@ from tests.helpers.sweep import jobs
 
 LAYRUB = load_paper(ROOT / "experiments" / "layrub")
 PAPERS = ", ".join(known_papers(ROOT / "experiments"))
-TRACKING = "disabled, offline, online"
+TRACKING = "disabled, offline, online, tensorboard"
 
 CELLS = compose_cells(LAYRUB, needed_cells(LAYRUB))
 
