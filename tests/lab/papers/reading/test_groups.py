@@ -97,3 +97,15 @@ def test_a_batch_size_has_the_names_that_the_paper_gives_it(tmp_path: Path) -> N
     with hydra_composition(tmp_path):
         words = [f'model="{file_of(LAYRUB, "AlexNet")}"', "batch_size=extreme"]
         assert cell_configuration(compose("config", words))["batch_size"] == 2100
+
+
+def test_what_the_command_line_states_counts_before_the_paper(tmp_path: Path) -> None:
+    write_groups(LAYRUB, tmp_path)
+    chosen = [f'model="{file_of(LAYRUB, "LSTM-RNN")}"', f'strategy="{file_of(LAYRUB, "vDNN(p)")}"']
+    device = f'device="{file_of(LAYRUB, "2 nodes x NVIDIA Tesla K40M")}"'
+    with hydra_composition(tmp_path):
+        papers = compose("config", [*chosen, device])
+        own = compose("config", [*chosen, device, "framework=mxnet", "budget=6GB", "cluster=one", "metrics=a.b"])
+    assert (papers.framework._target_.rpartition(".")[2], papers.budget) == ("PyTorch", "11580 MB")
+    assert (own.framework._target_.rpartition(".")[2], own.budget, own.metrics) == ("MXNet", "6GB", "a.b")
+    assert (papers.cluster.hosts, "hosts" in own.cluster) == (2, False)
