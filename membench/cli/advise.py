@@ -49,7 +49,8 @@ from membench.core.files import shown, write_whole
 from membench.core.hardware.device import file_name
 from membench.core.record import Configuration
 from membench.sweep.composition import cell_configuration, resolved
-from membench.sweep.results.tracking import Sweep, Tracking, log_sweep
+from membench.sweep.results.tracked import Sweep, Tracking
+from membench.sweep.results.tracking import check_tracking, log_sweep
 from membench.sweep.this_device import THIS, this_device
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def parse(words: Sequence[str]) -> Options | ClusterOptions:
         "advise", _with_this_device(described), own, {"framework": "pytorch", "strategy": "pytorch"}
     )
     tracking = Tracking(**resolved(composed.tracking))
+    check_tracking(tracking)
     return Options(cell_configuration(composed), tracking, tuple(words), **options)
 
 
@@ -213,7 +215,9 @@ def _log(options: Options, adviser: "Adviser", advice: "Advice", folder: Path) -
         tags=[f"model:{advice.model}", f"device:{advice.device}"],
         configuration={"overrides": list(options.words), **options.step},
         summary={name: found[name] for name in numbers if found[name] is not None},
-        rows=[{key: value for key, value in row.items() if key != "micro_batches"} for row in found["plans"]],
+        tables={
+            "rows": [{key: value for key, value in row.items() if key != "micro_batches"} for row in found["plans"]]
+        },
         files={path.name: path for path in files},
         records=[],
     )

@@ -10,15 +10,16 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from membench.cli.main import exit_code
-from membench.core.configuration import method_of
+from membench.core.errors import MembenchError
 from membench.core.libraries.launched import launched
-from membench.core.record import Configuration, Record, framework_name
+from membench.core.record import Configuration, Record
 from membench.sweep.composition import resolved
 from membench.sweep.processes.worker import Workers
 from membench.sweep.processes.worker_main import CELL, RECORD
 from membench.sweep.results.listing import has_failed, plan, ranking, totals
 from membench.sweep.results.records import Records, Rerun, directory_of
-from membench.sweep.results.tracking import Sweep, Tracking, log_sweep
+from membench.sweep.results.tracked import CELLS, Sweep, Tracking, cell_rows
+from membench.sweep.results.tracking import check_tracking, log_sweep, where
 
 
 class SweepCallback(Callback):
@@ -54,23 +55,26 @@ class SweepCallback(Callback):
             return
         paths = [folder / RECORD for folder in folders]
         records = [Record.from_json(path.read_text()) if path.exists() else None for path in paths]
-        made = [record for record in records if record]
+        asked = [json.loads((folder / CELL).read_text()) for folder in folders]
+        cells = [(cell, record) for cell, record in zip(asked, records, strict=True) if record]
+        made = [record for _, record in cells]
         if len(made) > 1:
             print(ranking(made))
         if len(records) > 1:
             print(totals(records))
-        if made:
-            _log(config, sweep, made)
+        if cells:
+            _log(config, sweep, cells)
         if config.strict and has_failed(records):
             sys.exit(1)
 
 
 def _prepare(config: DictConfig) -> None:
-    """Make the folder for records before any cell takes its time; exit if it cannot be made."""
+    """Make the folder for records, and have W&B accept the run, before any cell takes its time; exit on an error."""
     if not config.dry_run:
         try:
             Path(config.records).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+            check_tracking(Tracking(**resolved(config.tracking)))
+        except (OSError, MembenchError) as error:
             sys.exit(exit_code("run", error))
 
 
@@ -82,34 +86,19 @@ def _plan(config: DictConfig, cells: list[Configuration]) -> str:
     return plan([(Records(directory, run, rerun), groups[directory]) for directory in groups])
 
 
-def _log(config: DictConfig, folder: Path, records: list[Record]) -> None:
+def _log(config: DictConfig, folder: Path, cells: list[tuple[Configuration, Record]]) -> None:
+    """Log the sweep to W&B, and print where its runs lie."""
+    records = [record for _, record in cells]
     sweep = Sweep(
         name=f"{len(records)} cells",
         group="-".join(folder.parts[-2:]),
         tags=sorted({f"backend:{record.configuration['backend']['name']}" for record in records}),
         configuration={"overrides": list(config.hydra.overrides.task)},
         summary={"cells": len(records)},
-        rows=[row(record) for record in records],
+        tables={CELLS: cell_rows(cells)},
         files={f"{path.parent.name}.json": path for path in sorted(folder.rglob(RECORD))},
         records=records,
     )
-    log_sweep(Tracking(**resolved(config.tracking)), sweep)
-
-
-def row(record: Record) -> dict[str, Any]:
-    """Return a record as one row of a table."""
-    configuration = record.configuration
-    return {
-        "model": configuration["model"]["name"],
-        "batch_size": configuration["batch_size"],
-        "strategy": method_of(configuration),
-        "budget": configuration["budget"],
-        "micro_batch": configuration["micro_batch"],
-        "framework": framework_name(configuration),
-        "device": configuration["device"] and configuration["device"]["name"],
-        "configuration_hash": record.configuration_hash,
-        "source": str(record.source),
-        "outcome": str(record.outcome),
-        "reason": record.reason,
-        **record.metrics,
-    }
+    tracking = Tracking(**resolved(config.tracking))
+    if report := log_sweep(tracking, sweep):
+        print(where(tracking, sweep, report))

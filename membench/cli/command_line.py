@@ -21,6 +21,7 @@ from membench.core import configuration
 from membench.core.checks import SWITCH, check
 from membench.core.errors import MembenchError, near
 from membench.core.files import complaint
+from membench.core.record import LARGEST
 from membench.profiling.nvml import visible_gpus
 from membench.sweep.composition import hydra_composition, resolved
 from membench.sweep.results.provenance import device_facts_from_outside
@@ -58,7 +59,12 @@ def compose_step(command: str, words: Sequence[str], own: Path | None, defaults:
     words = [*words, *(f"{name}={value}" for name, value in defaults.items() if name not in given)]
     check_arguments(words, own)
     with hydra_composition(own):
-        return compose("config", words)
+        composed = compose("config", words)
+    if composed.batch_size == LARGEST:
+        raise MembenchError(
+            f"batch_size={LARGEST} is of `membench run`, which searches for it; {command} takes a number"
+        )
+    return composed
 
 
 def check_arguments(arguments: Sequence[str], own: Path | None = None) -> None:
@@ -78,17 +84,29 @@ def check_arguments(arguments: Sequence[str], own: Path | None = None) -> None:
             if sweeps and not MULTIRUN & set(arguments):
                 raise MembenchError(f"{sweeps[0].input_line!r} is a choice of several; add -m to run each")
             plain = [override.input_line or "" for override in parsed if override not in sweeps]
-            cells = [_check_cell(plain, own)]
-            for sweep in sweeps:
-                choices = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
-                if not choices:  # such as a glob that matches no name
-                    raise MembenchError(f"{sweep.input_line!r} chooses nothing")
-                cells += [_check_cell([*plain, choice], own) for choice in choices]
+            choices = [_choices(sweep) for sweep in sweeps]
+            firsts = [of_sweep[0] for of_sweep in choices]
+            cells = [_check_cell([*plain, *firsts], [*plain, *firsts], own)]
+            for place, of_sweep in enumerate(choices):
+                others = [*plain, *firsts[:place], *firsts[place + 1 :]]
+                cells += [_check_cell([*others, choice], [choice], own) for choice in of_sweep[1:]]
     except (*HYDRA_ERRORS, ValueError) as error:
         raise MembenchError(explain(error, "run")) from error
     is_here = not any(override.key_or_group == "hydra/launcher" for override in parsed)
     if is_here and any(cell["backend"]["name"] == "cuda" and not cell["dry_run"] for cell in cells):
         check_gpu()
+
+
+def _choices(sweep: Override) -> list[str]:
+    """Return the words of a sweep's choices.
+
+    Raises:
+        MembenchError: it has none, such as a glob that matches no name.
+    """
+    found = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
+    if not found:
+        raise MembenchError(f"{sweep.input_line!r} chooses nothing")
+    return found
 
 
 def parse_changes(words: Sequence[str]) -> list[Override]:
@@ -175,21 +193,24 @@ def check_gpu() -> None:
         device_facts_from_outside("cuda")
 
 
-def _check_cell(words: Sequence[str], own: Path | None) -> dict[str, Any]:
+def _check_cell(words: Sequence[str], new: Sequence[str], own: Path | None) -> dict[str, Any]:
     """Check the cell that words without a sweep compose to, and return its values.
 
     Groups whose options are changed are built, and those of which a file is chosen that is not of ``conf/``.
+
+    Args:
+        new: the words whose groups are not yet checked.
     """
     values = compose_checked("run", words)
     check_cell(values)
-    options = [word.partition("=") for word in words]
+    options = [word.partition("=") for word in new]
     changed = {name.strip("+").partition(".")[0] for name, _, _ in options if "." in name}
     changed |= {
         name
         for name, _, chosen in options
         if own and name in groups_of("run") and chosen not in configuration.names(name)
     }
-    if values["batch_size"] > LARGE_BATCH:
+    if values["batch_size"] != LARGEST and values["batch_size"] > LARGE_BATCH:
         changed.add("model")
     if built := changed & {*groups_of("run")}:
         check_built(values, built)
@@ -198,9 +219,10 @@ def _check_cell(words: Sequence[str], own: Path | None) -> dict[str, Any]:
 
 def _not_an_option(name: str, options: Sequence[object], command: str) -> str:
     """Return what is wrong with an option's name, and where there is one of that name or of one like it."""
-    known = [str(key) for key in options if key not in ("hydra", "_target_")]
+    groups = groups_of(command)
+    known = sorted((str(key) for key in options if key not in ("hydra", "_target_")), key=lambda key: key not in groups)
     group, _, key = name.rpartition(".")
-    suggestion, groups = near(key, known), groups_of(command)
+    suggestion = near(key, known)
     if not suggestion and group in groups:
         files = configuration.names(group)
         having = [file for file in files if key in configuration.read(group, file)]

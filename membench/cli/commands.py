@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
@@ -29,7 +30,9 @@ COMMANDS = {
 LABORATORY = ("train", "reproduce", "report", "validate", "fit")
 """Those of `membench.lab`, which only a clone of the repository has."""
 
-_OF_SWEEPS = ("dry_run", "metrics", "records", "strict", "time_limit_s")
+_PAPER = "paper="
+"""Begins the word by which `run` is of a paper."""
+_OF_SWEEPS = ("dry_run", "metrics", "paper", "records", "strict", "time_limit_s")
 _OF_PLANS = (*_OF_SWEEPS, "backend", "exchange", "framework", "micro_batch", "timeout_s")
 NOT_TAKEN = {
     "predict": (*_OF_PLANS, "rerun", "tracking"),
@@ -47,13 +50,14 @@ Memory-saving methods for deep learning: simulated, measured, and compared with 
 `membench COMMAND --help` shows a command's options. Without a command, the words are those of `run`."""
 
 
-def module_of(command: str) -> str:
-    """Return the name of the module that parses and runs a sub-command.
+def module_of(command: str, words: Sequence[str] = ()) -> str:
+    """Return the name of the module that parses and runs a sub-command with these words.
 
     Raises:
         MembenchError: membench is installed, and the sub-command needs a clone of the repository.
     """
-    if command not in LABORATORY:
+    is_of_paper = command == "run" and any(word.startswith(_PAPER) for word in words)
+    if command not in LABORATORY and not is_of_paper:
         return f"membench.cli.{command}"
     if IS_INSTALLED:
         raise MembenchError("this command reads papers and published measurements; run it in a clone of the repository")

@@ -76,7 +76,7 @@ def _run(command: str, words: list[str], *, is_named: bool) -> int:
         print(f"membench {membench.__version__}", flush=True)
         return 0
     with silent_libraries():
-        module = import_module(module_of(command))
+        module = import_module(module_of(command, words))
         code: int = module.run(module.parse(words))
     sys.stdout.flush()
     return code

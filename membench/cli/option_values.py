@@ -16,6 +16,7 @@ from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.efficiency import Efficiency
 from membench.core.libraries.launched import launched
+from membench.core.record import LARGEST
 from membench.core.step.kernels import Kernels
 from membench.core.targets import find_function
 from membench.core.units import parse_bytes
@@ -48,7 +49,7 @@ def check_running(values: Values) -> None:
 
 def check_cell(values: Values) -> None:
     """Refuse invalid values of `conf/config.yaml`."""
-    check(COUNT, batch_size=values["batch_size"])
+    _check_batch_size(values)
     check(SEED, seed=values["seed"])
     check(POSITIVE, timeout_s=values["timeout_s"])
     _check_planning(values)
@@ -80,6 +81,16 @@ def check_cell(values: Values) -> None:
     check(NAME, **{"device.name": values["device"]["name"]})
     built("cluster", partial(instantiate, values["cluster"], Cluster))
     built("framework.efficiency", partial(instantiate, values["framework"].get("efficiency"), Efficiency))
+
+
+def _check_batch_size(values: Values) -> None:
+    if values["batch_size"] != LARGEST:
+        check(COUNT, batch_size=values["batch_size"])
+    elif values["backend"]["name"] not in ("simulated", "cuda") or launched().count > 1:
+        raise MembenchError(
+            f"batch_size={LARGEST} is searched for on one device with a limit of memory; choose backend=simulated or "
+            "cuda, or a number"
+        )
 
 
 def _check_model(model: Values) -> None:
@@ -155,7 +166,8 @@ def check_built(values: Values, groups: Collection[str]) -> None:
     from membench.sweep.cells.method import Method
     from membench.sweep.cells.model import Model
 
-    method, size = Method(values["strategy"]), values["batch_size"]
+    method = Method(values["strategy"])
+    size = 1 if values["batch_size"] == LARGEST else values["batch_size"]
     model = partial(Model.from_configuration, values["model"])
     makers: dict[str, Callable[[], object]] = {
         "framework": lambda: instantiate(values.get("framework"), Framework),
@@ -187,7 +199,7 @@ def _check_planning(values: Values) -> None:
 
         choice(Exchange, "exchange", values["exchange"])
     given = values["micro_batch"]
-    if given is not None:
+    if given is not None and values["batch_size"] != LARGEST:
         from membench.planning.rewrites.micro_batch import FASTEST, FITTED, micro_batch_size
 
         if given not in (FITTED, FASTEST):

@@ -2,6 +2,7 @@
 
     membench run model=resnet50 strategy=layrub_hybrid device=k40m batch_size=32
     membench run -m strategy=network_wide,layrub_hybrid model=resnet34,resnet50
+    membench run -m paper=layrub model=resnet34,resnet50 strategy=layrub_hybrid,memonger      as in the paper's tables
     torchrun --nproc-per-node 2 -m membench run model=digits_cnn backend=cpu     each process on its share of the batch
 
 The step is simulated, or with backend=cpu or backend=cuda measured. A cell that has a record in outputs/records is not

@@ -21,7 +21,7 @@ CELL_KEYS = (
 )  # fmt: skip
 
 
-_OF_SWEEPS = ("tracking", "timeout_s", "records", "time_limit_s", "rerun", "dry_run", "strict")
+_OF_SWEEPS = ("paper", "tracking", "timeout_s", "records", "time_limit_s", "rerun", "dry_run", "strict")
 """Options of how cells are run. All others are of the step, and left out of its configuration where they are null, so
 that an option that comes later leaves the hashes of earlier records as they are."""
 
@@ -44,10 +44,16 @@ def hydra_composition(own: Path | None = None) -> Iterator[None]:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """Return a composed configuration as plain values, references to other options resolved."""
+    """Return a composed configuration as plain values, references to other options resolved.
+
+    A batch size may have a name among the ``batch_sizes`` that the file of a model adds.
+    """
     values = OmegaConf.to_container(config, resolve=True)
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    found = {str(key): value for key, value in values.items()}
+    if named := found.pop("batch_sizes", None):
+        found["batch_size"] = named.get(found["batch_size"], found["batch_size"])
+    return found
 
 
 def cell_configuration(config: DictConfig) -> Configuration:

@@ -135,9 +135,9 @@ def test_an_error_is_explained_without_its_cause() -> None:
         (["-m", "model=lenet,resnet51"], "model 'resnet51' is not known"),
         (["-m", "strategy=glob(x*)"], r"'strategy=glob\(x\*\)' chooses nothing"),
         (["-m", "batch_size=range(3,1)"], r"'batch_size=range\(3,1\)' chooses nothing"),
-        (["speed=3"], "'speed' is not an option; there are: model, .*batch_size, seed, budget"),
+        (["speed=3"], "'speed' is not an option; there are: framework, .*model, .*batch_size, seed, budget"),
         (["strategy.speed=3"], "'strategy.speed' is not an option; there are: "),
-        (["group/model=3"], "'group/model' is not an option; there are: model"),
+        (["group/model=3"], "'group/model' is not an option; there are: framework, .*model"),
         (["+speed=3"], r"'\+speed=3' is not a choice; write option=value"),
         (["model"], "'model' is not a choice; write option=value"),
         (

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -17,10 +18,20 @@ from membench.core.configuration import ROOT
 from membench.core.record import Outcome, Record
 
 
-def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from membench.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", program, str(ROOT), *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=120)
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        command,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 @pytest.mark.slow
@@ -36,6 +47,8 @@ def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline
     assert all(record["provenance"] == {} for record in records)
     runs = list(tmp_path.glob("outputs/wandb/offline-run-*"))
     assert len(runs) == 3  # the sweep's and its cells'
+    printed = [line for line in done.stdout.splitlines() if line.startswith("W&B run outputs/wandb/offline-run-")]
+    assert len(printed) == 1 and printed[0].endswith("; `make sync` uploads them")
 
 
 @pytest.mark.slow
@@ -46,6 +59,16 @@ def test_flags_stand_anywhere_and_the_user_chooses_the_folders_of_jobs(tmp_path:
     *cells, total = done.stdout.splitlines()
     assert [line.split()[:2] for line in cells] == [["missing", f"batch_size={size}"] for size in (9, 10, 11)]
     assert total.startswith("3 cells: 3 missing; 3 to run")
+
+
+def test_an_online_run_without_a_key_ends_before_the_first_cell(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path, "-m", "model=lenet", "batch_size=4,8", "tracking=online", WANDB_API_KEY="", HOME=str(tmp_path)
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("membench run: W&B cannot log online (")
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.rglob("record.json"))
 
 
 def test_flags_that_do_not_go_together_are_one_line(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ from tests.helpers.pages import PAGES, ROOT, Code, code_of, commands_of, mention
 from tests.helpers.steps.checks import check_exact, step_of
 
 EXAMPLE = {code.file: code for page in PAGES for code in code_of(page) if code.file}
+ELSEWHERE = "../my_paper"
+"""A reader's own folder with a paper."""
 LINES = sorted({command for page in PAGES for command in commands_of(page)})
 
 
@@ -203,8 +205,9 @@ def test_commands_are_commands(command: str, tmp_path: Path, monkeypatch: pytest
 
 def _parse(words: list[str]) -> object:
     """Return the settings that the words of `membench` are."""
+    words = [word.replace(ELSEWHERE, "experiments/mmcnn") for word in words]
     command, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("run", words)
-    return import_module(module_of(command)).parse(rest)
+    return import_module(module_of(command, rest)).parse(rest)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from membench.backends.real import check_products, real_device
 from membench.capture.trace import Place
-from membench.core.checks import choice
+from membench.core.checks import COUNT, check, choice
 from membench.core.configuration import instantiate
 from membench.core.errors import MembenchError
 from membench.core.graph.precision import Precision
@@ -97,10 +97,11 @@ class Cell:
         precision, kernels = configuration.get("precision"), configuration.get("kernels")
         device, metrics = (instantiate(configuration.get("device"), DeviceProfile), configuration.get("metrics"))
         cluster = instantiate(configuration.get("cluster"), Cluster) or SINGLE_DEVICE
+        check(COUNT, batch_size=configuration["batch_size"])
         return cls(
             configuration=configuration,
             model=Model.from_configuration(configuration["model"]),
-            batch_size=int(configuration["batch_size"]),
+            batch_size=configuration["batch_size"],
             method=Method(configuration["strategy"]),
             framework=instantiate(configuration["framework"], Framework),
             cluster=replace(cluster, device=in_process(device, configuration)) if device else cluster,

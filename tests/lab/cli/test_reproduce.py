@@ -13,7 +13,8 @@ from membench.cli.main import main
 from membench.core.configuration import ROOT
 from membench.core.record import Configuration, Outcome, Record
 from membench.core.tables import read_csv
-from membench.lab.cli.reproduce import Execution, closing_summary, reproduce, vary
+from membench.lab.cli.reproduce import Execution, closing_summary, parse, reproduce, vary
+from membench.lab.papers.judging.closeness import Closeness
 from membench.lab.papers.judging.numbers import PaperNumbers
 from membench.lab.papers.judging.verdicts import Verdict
 from membench.lab.papers.pages.results import needed_cells
@@ -23,6 +24,7 @@ from tests.helpers.sweep import jobs
 
 LAYRUB = load_paper(ROOT / "experiments" / "layrub")
 PAPERS = ", ".join(known_papers(ROOT / "experiments"))
+TRACKING = "disabled, offline, online, tensorboard"
 
 CELLS = compose_cells(LAYRUB, needed_cells(LAYRUB))
 
@@ -83,7 +85,8 @@ def test_each_experiment_has_a_table_and_the_page_links_to_the_rows(results: Pat
 def test_closing_summary_names_failures(tmp_path: Path) -> None:
     records, numbers = _reproduce(tmp_path, jobs.fail)
     assert {record.outcome for record in records} == {Outcome.FAILED}
-    text = closing_summary(records, numbers, None)
+    text = closing_summary(records, numbers, Closeness.of(numbers), None, parse(["layrub"]))
+    assert str(Path("results", "SCOREBOARD.md")) in text
     assert "0 of 0 predicted numbers reproduced" in text
     assert f"{len(records)} cells: {len(records)} failed\n" in text
     assert "RuntimeError: no such luck" in text
@@ -93,12 +96,12 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
     ("arguments", "expected"),
     [
         ([], f"name a paper; there are: {PAPERS}"),
-        (["nobody"], f"there is no paper 'nobody'; there are: {PAPERS}"),
-        (["layrub", "tracking=paper"], "tracking 'paper' is not known; there are: disabled, offline, online"),
-        (["layrub", "tracking=3"], "tracking 3 is not known; there are: disabled, offline, online"),
+        (["nobody"], f"there is no paper 'nobody', nor a folder with paper.yaml; there are: {PAPERS}"),
+        (["layrub", "tracking=paper"], f"tracking 'paper' is not known; there are: {TRACKING}"),
+        (["layrub", "tracking=3"], f"tracking 3 is not known; there are: {TRACKING}"),
         (["layrub", "vdnn"], "name one paper, not 2: layrub, vdnn"),
         (["layrub", "workers=0"], "workers is a positive whole number, not 0"),
-        (["layrub", "tracking.mode=loud"], "tracking.mode is one of disabled, offline, online, not 'loud'"),
+        (["layrub", "tracking.mode=loud"], f"tracking.mode is one of {TRACKING}, not 'loud'"),
         (["layrub", "+speed=3"], "'+speed=3' is not a choice; write option=value"),
         (["layrub", "rerun=some"], "rerun is one of missing, failed, all, not 'some'"),
         (["layrub", "time_limit_s=0"], "time_limit_s is a positive number, not 0"),
@@ -145,7 +148,7 @@ def test_a_paper_is_run_under_each_alternative_to_its_choices(tmp_path: Path) ->
     paper = load_paper(ROOT / "experiments" / "mmcnn")
     execution = Execution(jobs.made_up, 2, stop=lambda: None)
     _, numbers = reproduce(paper, compose_cells(paper, needed_cells(paper)), execution, tmp_path)
-    vary(paper, numbers, execution, tmp_path)
+    vary(ROOT / "experiments" / "mmcnn", numbers, execution, tmp_path)
     base, *varied = read_csv(tmp_path / "mmcnn" / "sensitivity.csv")
     assert base["alternative"] == "as chosen"
     assert [line["alternative"] for line in varied] == [each.name for each in paper.alternatives]

@@ -7,7 +7,7 @@ from membench.core.configuration import read
 from membench.core.record import Outcome, Record
 from membench.sweep.results.listing import differences, plan, ranking
 from membench.sweep.results.records import Records
-from membench.sweep.results.tracking import run_names
+from membench.sweep.results.tracked import run_names
 from tests.helpers.sweep.cells import small_cell
 from tests.helpers.sweep.jobs import answer
 

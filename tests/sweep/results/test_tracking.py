@@ -7,11 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
 import wandb
 
-from membench.core.record import Outcome
-from membench.sweep.results.tracking import Sweep, Tracking, log_sweep, without_stderr
+from membench.core.errors import MembenchError
+from membench.core.record import LARGEST, Outcome
+from membench.sweep.results.tracked import CELLS, Sweep, Tracking, cell_rows
+from membench.sweep.results.tracking import check_tracking, log_sweep
+from membench.sweep.results.wandb_runs import without_stderr
 from tests.helpers.sweep.cells import small_cell
 from tests.helpers.sweep.jobs import record_of
 
@@ -24,10 +28,33 @@ SWEEP = Sweep(
     tags=["paper:layrub", "device:k40m"],
     configuration={"paper": "layrub"},
     summary={"agree": 7},
-    rows=ROWS,
+    tables={"rows": ROWS},
     files={},
     records=[GOOD, BAD],
 )
+
+
+SEARCHED = [
+    (small_cell(), record_of(small_cell(), peak_memory_bytes=1.0, images_per_s=10.0)),
+    (small_cell(batch_size=LARGEST), record_of(small_cell(batch_size=64), peak_memory_bytes=9.0, images_per_s=30.0)),
+    (small_cell(budget="1 MB"), record_of(small_cell(budget="1 MB"), Outcome.INFEASIBLE)),
+]
+
+
+def test_a_cells_row_has_the_largest_batch_of_the_same_configuration() -> None:
+    rows = cell_rows(SEARCHED)
+    assert [row["largest_batch_size"] for row in rows] == [64, 64, None]
+    assert [row["batch_size"] for row in rows] == [small_cell()["batch_size"], 64, small_cell()["batch_size"]]
+
+
+def test_a_run_online_without_a_key_ends_before_any_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise wandb.errors.UsageError("No API key configured.\nUse `wandb login`")
+
+    monkeypatch.setattr(wandb, "login", refuse)
+    check_tracking(Tracking("offline", "membench", "", True))
+    with pytest.raises(MembenchError, match=r"^W&B cannot log online \(No API key configured. Use `wandb login`\); "):
+        check_tracking(Tracking("online", "membench", "", True))
 
 
 def test_disabled_writes_nothing(tmp_path: Path) -> None:
@@ -53,21 +80,38 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     directory = tmp_path_factory.mktemp("tracking")
     file = directory / "table.csv"
     file.write_text("model\n")
-    run = log_sweep(
-        Tracking("offline", "membench", str(directory / "outputs"), True), replace(SWEEP, files={"table.csv": file})
+    picture = directory / "figure9.png"
+    plt.imsave(picture, [[0.0, 1.0]])
+    sweep = replace(
+        SWEEP,
+        tables={"rows": ROWS, CELLS: cell_rows(SEARCHED)},
+        files={"table.csv": file},
+        pictures={picture.stem: picture},
     )
+    run = log_sweep(Tracking("offline", "membench", str(directory / "outputs"), True), sweep)
     assert run is not None
     tables = [json.loads(path.read_text()) for path in run.rglob("*.table.json")]
-    assert [(table["columns"], table["data"]) for table in tables] == [
-        (["model", "peak_memory_bytes"], [["lenet", 1], ["alexnet", 2]])
+    assert (["model", "peak_memory_bytes"], [["lenet", 1], ["alexnet", 2]]) in [
+        (table["columns"], table["data"]) for table in tables
     ]
+    plotted = {tuple(table["columns"]): table["data"] for table in tables if table["columns"][-1] == "cell"}
+    assert plotted == {
+        ("peak_memory_bytes", "images_per_s", "cell"): [[1.0, 10.0, "lenet eager"], [9.0, 30.0, "lenet eager"]],
+        ("peak_memory_bytes", "largest_batch_size", "cell"): [[1.0, 64, "lenet eager"], [9.0, 64, "lenet eager"]],
+        ("images_per_s", "largest_batch_size", "cell"): [[10.0, 64, "lenet eager"], [30.0, 64, "lenet eager"]],
+    }
+    [image] = run.rglob("*.png")
+    assert image.read_bytes() == picture.read_bytes()
     others = [path for path in run.parent.glob("offline-run-*") if path != run]
     return {"report": _inspect(run), **{f"cell {i}": _inspect(path) for i, path in enumerate(sorted(others))}}
 
 
 def test_the_report_run_has_the_table_the_counts_and_the_files(logged: dict[str, str]) -> None:
     report = logged["report"]
-    for expected in ("a sweep", "sweeps/7", "report", "paper:layrub", "agree", "cells_failed", "table.csv"):
+    for expected in (
+        *("a sweep", "sweeps/7", "report", "paper:layrub", "agree", "cells_failed", "table.csv", "figures/figure9"),
+        *("commit", "devices", "arithmetic_ops_per_s", "frameworks", "versions"),
+    ):
         assert expected in report, expected
     assert _exit_code(report) == 1
 

@@ -9,7 +9,7 @@ from membench.core.tables import read_csv
 from membench.lab.papers.judging import deviations, rankings
 from membench.lab.papers.judging.deviations import NAMES, spread, without_choices
 from membench.lab.papers.judging.numbers import PaperNumbers
-from membench.lab.papers.judging.rankings import KINDS, Agreement, agreement, is_predicted
+from membench.lab.papers.judging.rankings import KINDS, Agreement, agreement, is_predicted, margins
 
 Lines = Sequence[Mapping[str, str]]
 GLANCE_COLUMNS = (
@@ -41,6 +41,26 @@ class Closeness:
     def pairs(self) -> Agreement:
         """Agreement of the pairs of which a number at least is predicted."""
         return agreement(self.predicted("pair"))
+
+    @property
+    def pairs_at_papers_largest(self) -> Agreement:
+        """Agreement of the same pairs where a quantity at the largest batch is ours at the paper's largest."""
+        return agreement({**line, "agree": line["agree_at_papers_largest"]} for line in self.predicted("pair"))
+
+    @property
+    def two_counts(self) -> str:
+        """The pairs, in brackets at the paper's largest batch: ``"317 of 375 (307 at the paper's largest batch)"``."""
+        other = self.pairs_at_papers_largest
+        return (
+            f"{self.pairs.count} ({other.agree} at the paper's largest batch)"
+            if self.has_two_counts
+            else self.pairs.count
+        )
+
+    @property
+    def has_two_counts(self) -> bool:
+        """Whether a pair agrees at one of the two largest batches alone."""
+        return any(line["agree"] != line["agree_at_papers_largest"] for line in self.predicted("pair"))
 
     @property
     def bests(self) -> Agreement:
@@ -78,6 +98,16 @@ class Closeness:
         return Table(columns, rows)
 
     @property
+    def margins(self) -> Table:
+        """The agreement of the predicted pairs by how far apart the paper's numbers are."""
+        rows: list[tuple[str, ...]] = []
+        for name, pairs in margins(self.predicted("pair")).items():
+            if pairs.pairs:
+                interval = " to ".join(f"{100 * end:.0f}" for end in pairs.interval)
+                rows.append((name, pairs.share, f"{interval} %", pairs.reading))
+        return Table(("The paper's numbers differ by", "Pairs as in the paper", "95 % interval", ""), rows)
+
+    @property
     def distance(self) -> Table:
         """Median and 90th percentile of the deviations, with and without numbers that rest on a choice."""
         rows = []
@@ -110,9 +140,16 @@ class Closeness:
 
 
 def read_closeness(folder: Path) -> Closeness:
-    """Read a paper's results; a paper without such files orders nothing."""
+    """Read a paper's results; a paper without such files orders nothing.
+
+    Raises:
+        MembenchError: ``rankings.csv`` lacks a column.
+    """
     tables = {name: folder / f"{name}.csv" for name in ("rankings", "deviations")}
-    return Closeness(**{name: read_csv(path) if path.exists() else [] for name, path in tables.items()})
+    columns = {"rankings": rankings.COLUMNS, "deviations": ()}
+    return Closeness(
+        **{name: read_csv(path, columns=columns[name]) if path.exists() else [] for name, path in tables.items()}
+    )
 
 
 def together(papers: Iterable[Closeness]) -> Closeness:

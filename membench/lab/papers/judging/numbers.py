@@ -40,10 +40,11 @@ class Number:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The key columns, a batch size that only we state in words, and, last, the paper's note on the number."""
+        """The key columns, a batch size of ours in words, and, last, the paper's note on the number."""
         keys = {name: self.entry[name] for name in SHOWN_KEYS}
-        if ours := self.entry.get("our_batch_size"):
-            keys["batch_size"] = f"{ours} here"
+        papers, ours = keys["batch_size"], self.entry.get("our_batch_size")
+        if ours and ours != papers:
+            keys["batch_size"] = f"{papers} in the paper, {ours} here" if papers else f"{ours} here"
         return {**keys, "note": self.row.note}
 
     @property

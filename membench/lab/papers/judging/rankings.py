@@ -9,10 +9,11 @@ none of ours and does not agree.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import inf
+from math import inf, sqrt
 
 from membench.core.record import Outcome
 from membench.lab.papers.judging.numbers import Number, PaperNumbers
+from membench.lab.papers.judging.scoreboard import NO_VALUE
 from membench.lab.papers.judging.verdicts import AGREES, DEVIATES
 from membench.lab.papers.reading.experiment import COMPARED, Answer, Order
 from membench.lab.papers.reading.printed import format_exact, format_rounded
@@ -28,8 +29,16 @@ CONVERSIONS: dict[str, Callable[[float], float]] = {
 """Conversions of a number to the quantity of others."""
 COLUMNS = (
     "quantity", "item", "compared", "kind", "point", "first", "second", "paper_first", "paper_second", "our_first",
-    "our_second", "paper_order", "our_order", "agree", "fitted", "held_out", "choice",
+    "our_second", "paper_order", "our_order", "agree", "agree_at_papers_largest", "margin", "fitted", "held_out",
+    "choice",
 )  # fmt: skip
+MARGINS = {"below 2 %": 0.02, "2 to 5 %": 0.05, "5 to 10 %": 0.1, "10 % and more": inf}
+"""Classes of pairs by the paper's margin, and below which one each ends."""
+NO_MARGIN = "a limit, or in words"
+_Z = 1.96
+"""Quantile of the normal distribution for an interval of 95 %."""
+_FEW = 10
+"""Count of pairs below which an interval is too wide to call their order noise."""
 _CLOSE = 1e-9
 """Relative difference below which the ends of two intervals are equal."""
 
@@ -41,14 +50,17 @@ class Stated:
     Attributes:
         low: the least that the paper's number can be, by its rounding or as a limit; ``high``: the most.
         ours: None: out of memory here.
+        at_papers_largest: ours at the paper's largest batch, where `ours` is at the largest here; otherwise `ours`.
     """
 
     number: Number
     low: float
     high: float
     is_limit: bool
+    is_percentage: bool
     papers: float
     ours: float | None
+    at_papers_largest: float | None
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,22 @@ class Agreement:
         return "" if self.tau is None else f"{self.tau:.2f}"
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of 95 % for the share that agrees (Wilson 1927), as if the pairs were independent."""
+        if not self.pairs:
+            return 0.0, 1.0
+        share, spread = self.agree / self.pairs, _Z**2 / self.pairs
+        middle, half = share + spread / 2, sqrt(share * (1 - share) * spread + spread**2 / 4)
+        return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
+
+    @property
+    def reading(self) -> str:
+        """``"noise"``: the interval reaches one half, so random numbers agree as well; or ``"too few"`` pairs."""
+        if self.interval[0] > 0.5:
+            return ""
+        return "noise" if self.pairs >= _FEW else "too few"
+
+    @property
     def count(self) -> str:
         """The count in words, ``"21 of 28"``; empty without a pair."""
         return f"{self.agree} of {self.pairs}" if self.pairs else ""
@@ -93,6 +121,16 @@ def agreement(lines: Iterable[Mapping[str, str]]) -> Agreement:
     lines = list(lines)
     opposite = sum(line["agree"] == "false" and line["our_order"] in ("<", ">") for line in lines)
     return Agreement(len(lines), sum(line["agree"] == "true" for line in lines), opposite)
+
+
+def margins(lines: Iterable[Mapping[str, str]]) -> dict[str, Agreement]:
+    """Count pairs by how far apart the paper's numbers are; those in words or beside a limit have no margin."""
+    found: dict[str, list[Mapping[str, str]]] = {name: [] for name in (*MARGINS, NO_MARGIN)}
+    for line in lines:
+        margin = float(line["margin"]) if line["margin"] else None
+        name = NO_MARGIN if margin is None else next(name for name, below in MARGINS.items() if margin < below)
+        found[name].append(line)
+    return {name: agreement(of_margin) for name, of_margin in found.items()}
 
 
 def is_predicted(line: Mapping[str, str]) -> bool:
@@ -135,13 +173,17 @@ def _stated(numbers: PaperNumbers, order: Order, number: Number, answer: Answer)
     value, half = number.row.value, 0.0 if answer.limit else number.row.half_unit
     ends = sorted(convert(end) * unit for end in (value - half, value + half))
     ours = number.entry["simulated_value"] or number.entry["measured_value"]
+    other = number.entry.get("at_papers_largest") or ours
+    here, there = (convert(float(each)) * unit if each not in ("", NO_VALUE) else None for each in (ours, other))
     return Stated(
         number,
         low=-inf if answer.limit == "upper" else ends[0],
         high=inf if answer.limit == "lower" else ends[1],
         is_limit=bool(answer.limit),
+        is_percentage=number.row.unit == "%" and "/" not in order.convert.get(number.row.claim_id, ""),
         papers=convert(value) * unit,
-        ours=convert(float(ours)) * unit if ours else None,
+        ours=here,
+        at_papers_largest=there,
     )
 
 
@@ -182,7 +224,9 @@ def _pair(
 ) -> dict[str, str]:
     names = [_name(each.number, columns) for each in (first, second)]
     ours = _our_order(first.ours, second.ours)
-    return _line(order, COMPARED[columns[0]], "pair", point, names, (first, second), (papers, ours))
+    line = _line(order, COMPARED[columns[0]], "pair", point, names, (first, second), (papers, ours))
+    there = _our_order(first.at_papers_largest, second.at_papers_largest)
+    return line | {"agree_at_papers_largest": str(papers == there).lower()}
 
 
 def _best_at_each_point(numbers: PaperNumbers, order: Order, stated: Sequence[Stated]) -> Iterator[dict[str, str]]:
@@ -197,14 +241,14 @@ def _best_at_each_point(numbers: PaperNumbers, order: Order, stated: Sequence[St
         names = [_name(each.number, columns) for each in (ranked[0], best)]
         same = "=" if ran and best is ranked[0] else ""
         line = _line(order, COMPARED[columns[0]], "best", point, names, (ranked[0], best), ("=", same))
-        yield line | _standing(ranked)
+        yield line | {"margin": _margin(*ranked[:2])} | _standing(ranked)
 
 
 def _in_words(order: Order, stated: Stated) -> dict[str, str]:
     papers = ">" if order.in_words == "above 1" else "<"
     ours = _our_order(stated.ours, 1.0)
     line = _line(order, IN_WORDS, "pair", "", [stated.number.row.system, "1"], (stated, stated), (papers, ours))
-    return line | {"paper_second": "1", "our_second": "1", "paper_first": order.in_words}
+    return line | {"paper_second": "1", "our_second": "1", "paper_first": order.in_words, "margin": ""}
 
 
 def _line(
@@ -226,9 +270,17 @@ def _line(
     line = {
         "quantity": order.quantity, "item": pair[0].number.row.item, "compared": compared, "kind": kind, "point": point,
         "first": names[0], "second": names[1], **values, "paper_order": orders[0], "our_order": orders[1],
-        "agree": str(orders[0] == orders[1]).lower(), **_standing(pair),
+        "agree": str(orders[0] == orders[1]).lower(), "margin": _margin(*pair), **_standing(pair),
     }  # fmt: skip
-    return {name: line[name] for name in COLUMNS}
+    return {name: line.get(name, line["agree"]) for name in COLUMNS}
+
+
+def _margin(first: Stated, second: Stated) -> str:
+    """Return how far apart the paper's numbers are: percentages in points, others over the larger; none by a limit."""
+    larger = 100.0 if first.is_percentage and second.is_percentage else max(abs(first.papers), abs(second.papers))
+    if first.is_limit or second.is_limit or not larger:
+        return ""
+    return f"{abs(first.papers - second.papers) / larger:.4f}"
 
 
 def _standing(stated: Sequence[Stated]) -> dict[str, str]:

@@ -3,12 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from membench.core.tables import format_number
 from membench.lab.papers.judging.standing import standing_columns, standing_of, texts
 from membench.lab.papers.judging.tables import MeasuredValues, table_line
 from membench.lab.papers.judging.verdicts import AGREES, DEVIATES, Verdict, judge
 from membench.lab.papers.reading.experiment import Paper, Row
 from membench.lab.papers.reading.quantities import Result
 from membench.lab.papers.reading.row_key import RowKey
+
+NO_VALUE = "none"
 
 
 def scoreboard(paper: Paper, results: Iterable[Result], measured: MeasuredValues | None = None) -> list[dict[str, str]]:
@@ -27,8 +30,15 @@ def scoreboard(paper: Paper, results: Iterable[Result], measured: MeasuredValues
         certain = f"cannot fail: {standing.cannot_fail}" if standing.cannot_fail else ""
         reasons = judgement.reason, certain, *explanations(paper, row, judgement.verdict)
         judged = {"verdict": str(judgement.verdict), **standing_columns(standing, judgement.verdict)}
+        judged |= {"at_papers_largest": _at_papers_largest(result)}
         lines.append(table_line(result, measured, judged, *reasons))
     return lines
+
+
+def _at_papers_largest(result: Result) -> str:
+    """Return the value at the paper's largest batch, `NO_VALUE` without one; empty for rows of another batch."""
+    other = result.at_papers_largest
+    return "" if other is None else format_number(other.value) or NO_VALUE
 
 
 def _key(row: Row) -> tuple[RowKey, str]:

@@ -53,6 +53,6 @@ def measured_rows(paper: Paper, records: Mapping[PaperCell, Record]) -> pd.DataF
         for results in evaluate_all(paper, records, trainings={}).values()
         for result in results
         if result.answer.value and result.value is not None
-        if any(cells_of(paper, result.row, result.answer.value))
+        if any(cells_of(paper, result.row, result.answer))
     ]
     return pd.DataFrame(columns)

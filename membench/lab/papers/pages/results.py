@@ -30,8 +30,7 @@ from membench.lab.papers.reading.trained import RunsByTraining, evaluate_trained
 def needed_cells(paper: Paper) -> list[PaperCell]:
     """Return the cells that the rows' values are computed from, once each, in the experiments' order."""
     rows = (pair for experiment in paper.experiments for pair in experiment.rows)
-    quantities = ((row, answer.value) for row, answer in rows if answer.value)
-    return list(dict.fromkeys(cell for row, value in quantities for cell in cells_of(paper, row, value)))
+    return list(dict.fromkeys(cell for row, answer in rows for cell in cells_of(paper, row, answer)))
 
 
 def evaluate_all(

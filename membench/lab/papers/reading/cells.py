@@ -1,6 +1,6 @@
 """Configurations of cells, from a paper's words."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,8 @@ from membench.core.record import Configuration
 from membench.lab.papers.reading.experiment import Paper, PaperCell, framework_of, listed
 from membench.lab.papers.reading.loader import merged
 from membench.sweep.composition import cell_configuration, hydra_composition
+
+_read = cache(configuration.read)
 
 
 def compose_cells(paper: Paper, cells: Sequence[PaperCell]) -> dict[PaperCell, Configuration]:
@@ -23,26 +25,42 @@ def compose_cells(paper: Paper, cells: Sequence[PaperCell]) -> dict[PaperCell, C
     """
     with hydra_composition():
         defaults = cell_configuration(compose("config"))
-    read = cache(configuration.read)
-    return {cell: defaults | _changes(paper, cell, read) for cell in cells}
+    return {cell: defaults | _changes(paper, cell) for cell in cells}
 
 
-def _changes(paper: Paper, cell: PaperCell, read: Callable[[str, str], dict[str, Any]]) -> dict[str, Any]:
-    system = listed("system", cell.system, paper.systems)
-    model = read("model", listed("model", cell.model, paper.models)["configuration"])
+def model_options(paper: Paper, name: str) -> dict[str, Any]:
+    """Return the options of a network, by the paper's name."""
+    return _read("model", listed("model", name, paper.models)["configuration"])
+
+
+def system_options(paper: Paper, name: str) -> dict[str, Any]:
+    """Return what a system sets, by the paper's name: its strategy's options, and those of the step that it states."""
+    system = listed("system", name, paper.systems)
+    own = {key: system[key] for key in ("budget", "micro_batch", "exchange") if key in system}
+    return {"strategy": _read("strategy", system["strategy"]) | system.get("set", {}), **own}
+
+
+def device_options(paper: Paper, name: str) -> dict[str, Any]:
+    """Return the options of a device and of its cluster, by the paper's name."""
+    device = _read("device", listed("device", name, paper.devices))
+    return {"device": device, "cluster": _read("cluster", paper.clusters.get(name, "one"))}
+
+
+def _changes(paper: Paper, cell: PaperCell) -> dict[str, Any]:
+    model, system = model_options(paper, cell.model), system_options(paper, cell.system)
+    device, entry = device_options(paper, cell.device), paper.systems[cell.system]
+    framework = framework_of(paper.models[cell.model], entry)
     changes = {
         "model": model,
         "batch_size": model["batch_size"] if cell.batch_size is None else cell.batch_size,
-        "strategy": read("strategy", system["strategy"]) | system.get("set", {}),
-        "framework": read("framework", framework_of(paper.models[cell.model], system)),
-        "device": read("device", listed("device", cell.device, paper.devices)),
-        "cluster": read("cluster", paper.clusters.get(cell.device, "one")) | system.get("cluster", {}),
-        "budget": cell.budget or system.get("budget"),
-        "micro_batch": system.get("micro_batch"),
-        **({"exchange": system["exchange"]} if "exchange" in system else {}),
+        **system,
+        "framework": _read("framework", framework),
+        "device": device["device"],
+        "cluster": device["cluster"] | entry.get("cluster", {}),
         "metrics": paper.step_metrics or None,
     }
-    framework = framework_of(paper.models[cell.model], system)
+    if cell.budget:
+        changes["budget"] = cell.budget
     words = {"model": cell.model, "system": cell.system, "device": cell.device, "framework": framework}
     for change in paper.cell_changes:
         if change.matches(words):

@@ -7,7 +7,7 @@ the experiments rather than a result, or as *not run* with the reason. Every row
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -147,6 +147,8 @@ class Answer:
     Attributes:
         direction_only: if set, only the direction is judged (above or below the baseline, or 1 if there is none); the
             text is why the values are not comparable.
+        papers_largest: the name of the batch size that is the largest in the paper, where `value` is at the largest
+            here; empty otherwise.
         unchanged: the paper claims no change from the baseline; judge whether ours is unchanged too.
         limit: ``lower`` or ``upper``, if the paper states its number only as such a limit.
         higher_is_better: the direction in which a deviation is a gain.
@@ -156,6 +158,7 @@ class Answer:
     where: Selection
     value: Quantity | None = None
     trained: TrainedQuantity | None = None
+    papers_largest: str = ""
     direction_only: str = ""
     unchanged: bool = False
     input: str = ""
@@ -163,6 +166,13 @@ class Answer:
     limit: str = ""
     higher_is_better: bool = False
     baseline: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def at_papers_largest(self) -> "Answer":
+        """The answer at the paper's largest batch in place of the largest here; of other rows, the answer itself."""
+        if self.value is None or not self.papers_largest:
+            return self
+        return replace(self, value=replace(self.value, cell={**self.value.cell, "batch_size": self.papers_largest}))
 
 
 @dataclass(frozen=True)

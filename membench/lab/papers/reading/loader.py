@@ -17,6 +17,7 @@ place of ``value`` answers a row with it.
 """
 
 import csv
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from membench.core.configuration import read_options
-from membench.core.errors import MembenchError
+from membench.core.errors import MembenchError, near
+from membench.core.record import LARGEST
 from membench.core.units import PRINTED_UNITS
 from membench.lab.papers.reading.experiment import (
     AS_CHOSEN,
@@ -51,6 +53,7 @@ from membench.lab.papers.reading.printed import last_place
 
 _CHANGEABLE = ("metric", *PaperCell.__dataclass_fields__)
 """Fields in which a quantity's cell may differ from its row's."""
+_PAPER = "paper.yaml"
 _NO_EXPERIMENTS = {"paper", "remarks", "choices", "trainings", "rankings"}
 _ALTERNATIVES = "alternatives"
 _REMARKS = {
@@ -71,7 +74,28 @@ def known_papers(experiments: Path) -> list[str]:
             f"there is no folder {experiments}; run this in a clone of the repository, which has the papers' "
             f"experiments"
         )
-    return sorted(path.parent.name for path in experiments.glob("*/paper.yaml"))
+    return sorted(path.parent.name for path in experiments.glob(f"*/{_PAPER}"))
+
+
+def folder_of(word: str, experiments: Path) -> Path:
+    """Return the folder of a paper: one of ``experiments`` by its name, or any folder by its path.
+
+    Modules in a folder elsewhere are imported by its name, as ``my_paper.metrics.step_metrics``.
+
+    Raises:
+        MembenchError: there is no such paper; lists the known ones.
+    """
+    known = known_papers(experiments)
+    if word in known:
+        return experiments / word
+    folder = Path(word).resolve()
+    if not (folder / _PAPER).is_file():
+        raise MembenchError(
+            f"there is no paper {word!r}, nor a folder with {_PAPER}; there are: {', '.join(known)}{near(word, known)}"
+        )
+    if str(folder.parent) not in sys.path:
+        sys.path.append(str(folder.parent))
+    return folder
 
 
 def load_paper(directory: Path, alternative: Alternative = AS_CHOSEN) -> Paper:
@@ -84,7 +108,7 @@ def load_paper(directory: Path, alternative: Alternative = AS_CHOSEN) -> Paper:
         MembenchError: a row is answered by no experiment or by two, or a file does not read as what it should be.
     """
     with reading_as("a paper's experiments", str(directory)):
-        vocabulary = merged(read_options(directory / "paper.yaml"), alternative.vocabulary)
+        vocabulary = merged(read_options(directory / _PAPER), alternative.vocabulary)
         vocabulary["trainings"] = read_trainings(directory / "trainings.yaml")
         reference = read_reference(directory / "reference.csv")
         files = [path for path in sorted(directory.glob("*.yaml")) if path.stem not in _NO_EXPERIMENTS]
@@ -263,6 +287,8 @@ def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:
     answer = Answer(**{name: entry[name] for name in entry.keys() - {"better"}} | parts)
     if sum(map(bool, (answer.value, answer.trained, answer.input, answer.not_run))) != 1:
         raise ValueError(f"{entry['where']} needs exactly one of value, trained, input and not_run")
+    if answer.papers_largest and (answer.value is None or answer.value.cell.get("batch_size") != LARGEST):
+        raise ValueError(f"{entry['where']} has papers_largest, and no value whose cell has batch_size: {LARGEST}")
     if answer.limit not in ("", "lower", "upper"):
         raise ValueError(f"{entry['where']} has limit {answer.limit!r}; write lower or upper")
     return answer

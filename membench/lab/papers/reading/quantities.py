@@ -6,11 +6,11 @@ quantity. A system with a ``function`` (`Paper.systems`) is not run: its numbers
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from membench.core.record import Outcome, Record
+from membench.core.record import LARGEST, Outcome, Record
 from membench.core.targets import find_function
 from membench.lab.papers.reading.experiment import Answer, Form, Paper, PaperCell, Quantity, Row, Take, listed
 
@@ -33,6 +33,7 @@ class Result:
         outcome: how the run ended or, of many, the one that gave no value.
         our_batch_size: the one that was run where the paper states none.
         exceeds: how many times the device's memory a step that does not fit needs; None for one that fits.
+        at_papers_largest: the result at the paper's largest batch, for a row at the largest here; otherwise None.
     """
 
     row: Row
@@ -42,6 +43,7 @@ class Result:
     reason: str = ""
     our_batch_size: int | None = None
     exceeds: float | None = None
+    at_papers_largest: "Result | None" = None
 
 
 class _NoValueError(Exception):
@@ -53,23 +55,28 @@ class _NoValueError(Exception):
         self.exceeds = exceeds
 
 
-def cells_of(paper: Paper, row: Row, quantity: Quantity) -> Iterator[PaperCell]:
-    """Yield every cell that has to be run for a row's quantity."""
-    for cell in _cells(paper, row, quantity):
-        for used in [cell, _reference(paper, cell, quantity)[0]] if quantity.form else [cell]:
-            if not _function(paper, used):
-                yield used
+def cells_of(paper: Paper, row: Row, answer: Answer) -> Iterator[PaperCell]:
+    """Yield every cell that has to be run for a row."""
+    for quantity in filter(None, (answer.value, answer.at_papers_largest.value)):
+        for cell in _cells(paper, row, quantity):
+            for used in [cell, _reference(paper, cell, quantity)[0]] if quantity.form else [cell]:
+                if not _function(paper, used):
+                    yield used
 
 
 def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[PaperCell, Record]) -> Result:
     """Return a row's value, or the reason why there is none."""
+    result = _evaluated(paper, row, answer, records)
+    if not answer.papers_largest:
+        return result
+    return replace(result, at_papers_largest=_evaluated(paper, row, answer.at_papers_largest, records))
+
+
+def _evaluated(paper: Paper, row: Row, answer: Answer, records: Mapping[PaperCell, Record]) -> Result:
     if answer.value is None:
         return Result(row, answer, reason=answer.input or answer.not_run)
     cells = list(_cells(paper, row, answer.value))
-    ran = None
-    if row.batch_size is None and answer.value.take is None:
-        first, stated = records.get(cells[0]), cells[0].batch_size
-        ran = first.configuration["batch_size"] if first else stated if isinstance(stated, int) else None
+    ran = _own_batch_size(row, cells[0], records) if answer.value.take is None else None
     try:
         values = [_compared(paper, records, cell, answer.value) for cell in cells]
     except _NoValueError as error:
@@ -77,6 +84,14 @@ def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[PaperCell,
     value = _TAKES[answer.value.take](values) if answer.value.take else values[0]
     value *= answer.value.times / listed("unit", row.unit, paper.units)
     return Result(row, answer, value, Outcome.OK, our_batch_size=ran)
+
+
+def _own_batch_size(row: Row, cell: PaperCell, records: Mapping[PaperCell, Record]) -> int | None:
+    """Return the batch size of a row's cell, where the paper states none or each side has its own largest."""
+    if row.batch_size is not None and cell.batch_size != LARGEST:
+        return None
+    ran = records[cell].configuration["batch_size"] if cell in records else cell.batch_size
+    return ran if isinstance(ran, int) else None
 
 
 def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[PaperCell]:

@@ -25,6 +25,10 @@ def test_tables_have_what_is_compared_and_all_together(result: Callable[..., Res
     assert found.order.rows == [(name, "2 of 3 (67 %)", "1", "", "0.33", "0 of 1") for name in ("methods", "all")]
     assert found.distance.rows == [("memory", "3", "10.0 %", "46.0 %", "3", "10.0 %", "46.0 %")]
     assert found.glance[:5] == ("2 of 3 (67 %)", "0.33", "2 of 3 (67 %)", "0 of 1", "10.0 % (46.0 %)")
+    assert found.margins.rows == [("10 % and more", "2 of 3 (67 %)", "21 to 94 %", "too few")]
+    assert found.two_counts == "2 of 3"
+    other = [{**line, "agree_at_papers_largest": "false"} for line in found.rankings]
+    assert replace(found, rankings=other).two_counts == "2 of 3 (0 at the paper's largest batch)"
     assert [row[2:] for row in found.others.rows] == [
         ("method 100 (100 MB) < method 200 (200 MB)", "110 MB > 90 MB"),
         ("best: method 100 (100 MB)", "best: method 200 (90 MB)"),

@@ -7,11 +7,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import kendalltau
+from scipy.stats import binomtest, kendalltau
 
 from membench.core.errors import MembenchError
 from membench.core.record import Outcome
-from membench.lab.papers.judging.rankings import COMPARED, agreement, is_predicted, rankings
+from membench.lab.papers.judging.rankings import (
+    COMPARED,
+    MARGINS,
+    NO_MARGIN,
+    Agreement,
+    agreement,
+    is_predicted,
+    margins,
+    rankings,
+)
 from membench.lab.papers.reading.experiment import Order, Paper, Remark, Selection
 from membench.lab.papers.reading.loader import load_paper
 from membench.lab.papers.reading.quantities import Result
@@ -141,3 +150,44 @@ def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rankings.yaml").write_text("orders: [{quantity: memory, where: {}, across: [unit]}]")
     with pytest.raises(MembenchError, match="memory: unit cannot be compared; system, model, batch_size, device can"):
         load_paper(tmp_path)
+
+
+def test_a_pair_at_the_largest_batch_is_counted_by_both_definitions() -> None:
+    """2,100 images do not fit here: ours at the largest here has the paper's order, ours at the paper's has none."""
+    first, second = _of_systems([100, 200], [10, 20])
+    second = replace(second, at_papers_largest=replace(second, value=None, outcome=Outcome.OUT_OF_MEMORY))
+    pair, _ = _lines([first, second])
+    assert (pair["agree"], pair["agree_at_papers_largest"]) == ("true", "false")
+    fits = replace(second, at_papers_largest=replace(second, value=30.0))
+    pair, _ = _lines([first, fits])
+    assert (pair["agree"], pair["agree_at_papers_largest"]) == ("true", "true")
+
+
+def test_pairs_are_counted_by_how_far_apart_the_papers_numbers_are() -> None:
+    pairs = [line for line in _lines(_of_systems([100, 101.5, 104, 130], [1, 2, 4, 3])) if line["kind"] == "pair"]
+    found = {name: (each.agree, each.pairs) for name, each in margins(pairs).items()}
+    assert found == dict(zip([*MARGINS, NO_MARGIN], [(1, 1), (2, 2), (0, 0), (2, 3), (0, 0)], strict=True))
+    limited = [line | {"margin": ""} for line in pairs]
+    assert margins(limited)[NO_MARGIN].pairs == len(pairs)
+
+
+@given(st.integers(0, 400), st.integers(1, 400))
+def test_the_interval_contains_the_share_and_is_that_of_scipy(agree: int, more: int) -> None:
+    pairs = agree + more
+    low, high = Agreement(pairs, agree, 0).interval
+    expected = binomtest(agree, pairs).proportion_ci(0.95, method="wilson")
+    assert (low, high) == (pytest.approx(expected.low, abs=1e-4), pytest.approx(expected.high, abs=1e-4))
+    assert 0 <= low <= agree / pairs <= high <= 1 + 1e-9
+
+
+def test_pairs_that_random_numbers_order_as_well_are_noise() -> None:
+    counts = (9, 5), (19, 2), (32, 19), (40, 28), (371, 344)
+    assert [Agreement(*each, 0).reading for each in counts] == ["too few", "noise", "noise", "", ""]
+
+
+def test_percentages_are_apart_by_points() -> None:
+    """Overheads of 25 and 29 % are times of 1.25 and 1.29."""
+    results = [replace(each, row=replace(each.row, unit="%")) for each in _of_systems([25, 29], [25, 29])]
+    assert _lines(results)[0]["margin"] == "0.0400"
+    convert = {"": "1 + x / 100"}
+    assert _lines(results, replace(EVERY, convert=convert))[0]["margin"] == "0.0310"

@@ -13,7 +13,8 @@ from tests.helpers.lab.papers import PAPER, numbers_of
 
 COLUMNS = [
     "item", "model", "dataset", "batch_size", "device", "system", "metric", "unit", "our_batch_size", "paper_value",
-    "simulated_value", "measured_value", "deviation", "verdict", "fitted", "held_out", "choice", "can_fail", "reason",
+    "simulated_value", "measured_value", "deviation", "verdict", "fitted", "held_out", "choice", "can_fail",
+    "at_papers_largest", "reason",
 ]  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def test_a_system_may_be_a_function_in_place_of_a_run() -> None:
     systems = {**PAPER.systems, "computed": {"function": f"{__name__}.ten_times_the_batch"}}
     paper, row = replace(PAPER, systems=systems), replace(ROW, system="computed", unit="x", batch_size=None)
     quantity = answer("many", cell={"batch_size": "normal"})
-    assert quantity.value is not None and not list(cells_of(paper, row, quantity.value))
+    assert not list(cells_of(paper, row, quantity))
     result = evaluate(paper, row, quantity, {})
     assert (result.value, result.our_batch_size) == (80, 8)
     assert "has no other" in evaluate(paper, row, answer("other"), {}).reason
@@ -118,14 +118,31 @@ def test_a_missing_metric_is_not_zero() -> None:
 
 
 def test_a_reference_has_the_budget_of_the_cell_unless_it_names_another() -> None:
-    quantity = answer(
-        form=Form.RATIO, reference={"system": "base"}, take=Take.MEAN, over={"budget": ("6 GB", "3 GB")}
-    ).value
-    assert quantity is not None
-    budgets = [(cell.system, cell.budget) for cell in cells_of(PAPER, ROW, quantity)]
+    over = {"take": Take.MEAN, "over": {"budget": ("6 GB", "3 GB")}}
+    ratio = answer(form=Form.RATIO, reference={"system": "base"}, **over)
+    budgets = [(cell.system, cell.budget) for cell in dict.fromkeys(cells_of(PAPER, ROW, ratio))]
     assert budgets == [("ours", "6 GB"), ("base", "6 GB"), ("ours", "3 GB"), ("base", "3 GB")]
-    free = replace(quantity, reference={"system": "base", "budget": None})
-    assert [cell.budget for cell in cells_of(PAPER, ROW, free)] == ["6 GB", None, "3 GB", None]
+    free = answer(form=Form.RATIO, reference={"system": "base", "budget": None}, **over)
+    assert {cell.budget for cell in cells_of(PAPER, ROW, free) if cell.system == "base"} == {None}
+
+
+def test_a_row_at_the_largest_batch_is_ours_at_ours_and_keeps_the_value_at_the_papers() -> None:
+    row = replace(ROW, batch_size=96, unit="s")
+    records = {
+        cell(batch_size=LARGEST): record(batch_size=64, step_time_s=4.0),
+        cell(batch_size=96): record(Outcome.OUT_OF_MEMORY),
+    }
+    largest = replace(answer("step_time_s", cell={"batch_size": LARGEST}), papers_largest=96)
+    assert {*cells_of(PAPER, row, largest)} == {*records}
+    result = evaluate(PAPER, row, largest, records)
+    assert (result.value, result.our_batch_size) == (4.0, 64)
+    other = result.at_papers_largest
+    assert other is not None
+    assert (other.value, other.outcome, other.our_batch_size) == (None, Outcome.OUT_OF_MEMORY, None)
+    assert (
+        evaluate(PAPER, row, answer("step_time_s"), {cell(batch_size=96): record(step_time_s=5.0)}).at_papers_largest
+        is None
+    )
 
 
 def test_a_ratio_to_zero_has_no_value() -> None:
@@ -138,9 +155,8 @@ def test_a_ratio_to_zero_has_no_value() -> None:
 
 
 def test_cells_of_a_quantity_include_its_reference() -> None:
-    quantity = answer(form=Form.RATIO, reference={"system": "base"}).value
-    assert quantity is not None
-    assert list(cells_of(PAPER, ROW, quantity)) == [cell(), cell(system="base")]
+    ratio = answer(form=Form.RATIO, reference={"system": "base"})
+    assert [*dict.fromkeys(cells_of(PAPER, ROW, ratio))] == [cell(), cell(system="base")]
 
 
 def test_rows_without_a_quantity_have_no_value() -> None:
