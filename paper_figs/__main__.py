@@ -1,7 +1,7 @@
 """`python -m paper_figs layrub` draws every figure of a paper anew from results/layrub; without a name, of each paper.
 
 `python -m paper_figs validation` draws those of results/validation and the league's. In any case the overview of all
-papers is drawn.
+papers is drawn. A line is printed for each.
 """
 
 import sys
@@ -30,12 +30,14 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := [word for word in arguments if word not in known]:
         print(f"paper_figs: there is no paper {unknown[0]!r}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
-    from paper_figs.style import save, use_style  # takes seconds; a wrong argument should not
+    from paper_figs.style import save, summary, use_style  # takes seconds; a wrong argument should not
 
     use_style()
     for path, draw in figures(arguments or known):
         try:
-            save(draw(), path)
+            figure = draw()
+            print(f"{path.relative_to(HERE)}: {summary(figure)}")
+            save(figure, path)
         except (OSError, LookupError, ValueError) as error:
             name = path.relative_to(HERE)
             message = f"{name} cannot be drawn ({type(error).__name__}: {error})"

@@ -3,21 +3,27 @@
 Reads results/ and conf/ only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 import yaml
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends import backend_pdf
 from matplotlib.figure import Figure
+from matplotlib.path import Path as MarkPath
 from matplotlib.ticker import StrMethodFormatter
+from matplotlib.transforms import IdentityTransform, Transform
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -29,6 +35,9 @@ PAPER_MARKER = {"marker": "D", "s": 42, "color": "#d1495b", "edgecolor": "white"
 PAPER_LABEL = "stated in the paper"
 REFERENCE_LINE = {"color": "#374151", "linewidth": 0.8, "linestyle": "--"}
 """Line of a value to compare with: a baseline, or a device's memory."""
+
+PDF_DIGITS = 4
+"""After the point, of a number in a PDF; most are in points of 1/72 inch."""
 
 
 def use_style() -> None:
@@ -150,5 +159,41 @@ def save(figure: Figure, path: Path) -> None:
     """Save a figure as ``.png`` and ``.pdf`` under a path's name, without dates or versions in them."""
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
-    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    with _rounded_numbers():
+        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None, "Producer": None, "Creator": None})
     plt.close(figure)
+
+
+@contextmanager
+def _rounded_numbers() -> Iterator[None]:
+    """Have matplotlib write `PDF_DIGITS` of each number into a PDF, in place of ten, and of six in a line.
+
+    NumPy's logarithms differ in the last digit with the vector instructions of the processor, and so do the places of
+    dots on logarithmic axes.
+    """
+    of_number, of_path = backend_pdf.pdfRepr, backend_pdf.PdfFile.pathOperations
+
+    def number(value: object) -> bytes:
+        return of_number(round(float(value), PDF_DIGITS) if isinstance(value, float | np.floating) else value)
+
+    def line(path: MarkPath, transform: Transform, *arguments: object, **options: object) -> list[object]:
+        placed = path.transformed(transform)
+        rounded = MarkPath(np.round(placed.vertices, PDF_DIGITS), placed.codes)
+        return of_path(rounded, IdentityTransform(), *arguments, **options)
+
+    with (
+        patch.object(backend_pdf, "pdfRepr", number),
+        patch.object(backend_pdf.PdfFile, "pathOperations", staticmethod(line)),
+    ):
+        yield
+
+
+def summary(figure: Figure) -> str:
+    """Return a figure's title, and what its axes show over what."""
+    named = [*(text.get_text() for text in figure.texts), *(axes.get_title(loc="left") for axes in figure.axes)]
+    titles = [figure.get_suptitle(), *named]
+    title = next((title for title in titles if title), "without a title")
+    shown = dict.fromkeys(axes.get_ylabel() for axes in figure.axes if axes.get_ylabel())
+    over = dict.fromkeys(axes.get_xlabel() for axes in figure.axes if axes.get_xlabel())
+    parts = [title, *shown, *(f"over {label}" for label in over)]
+    return "; ".join(" ".join(part.split()) for part in parts)
