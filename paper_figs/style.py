@@ -31,8 +31,6 @@ RESULTS = ROOT / "results"
 Colors = Mapping[str, str]
 """Colours by the label of a bar or line."""
 
-PAPER_MARKER = {"marker": "D", "s": 42, "color": "#d1495b", "edgecolor": "white", "linewidth": 0.8, "zorder": 5}
-PAPER_LABEL = "stated in the paper"
 REFERENCE_LINE = {"color": "#374151", "linewidth": 0.8, "linestyle": "--"}
 """Line of a value to compare with: a baseline, or a device's memory."""
 
@@ -78,30 +76,23 @@ def bar_groups(axes: Axes, values: pd.DataFrame, colors: Colors) -> pd.DataFrame
     return places
 
 
+def with_batch_sizes(axes: Axes, frame: pd.DataFrame) -> None:
+    """Name each model of `bar_groups` with its batch size in brackets, as the papers do."""
+    batches = frame.drop_duplicates("model")
+    sizes = batches["batch_size"].fillna(batches["our_batch_size"])
+    names = [f"{model}\n({size:.0f})" for model, size in zip(batches["model"], sizes, strict=True)]
+    axes.set_xticks(range(len(names)), names)
+
+
 def by_system(frame: pd.DataFrame) -> pd.DataFrame:
     """Return our values, a row per model and a column per system, in the order of the table."""
     values = frame.pivot_table(index="model", columns="system", values="simulated_value", sort=False)
     return values.reindex(index=in_order(frame["model"]), columns=in_order(frame["system"]))
 
 
-def stated(table: pd.DataFrame, **columns: str) -> float:
-    """Return the paper's number in the first row with these columns."""
-    rows = table[table["paper_value"].notna()]
-    for name, value in columns.items():
-        rows = rows[rows[name] == value]
-    return float(rows["paper_value"].iloc[0])
-
-
 def with_mean(values: pd.DataFrame) -> pd.DataFrame:
     """Return a table with a row for the mean of all others."""
     return pd.concat([values, values.mean().rename("mean").to_frame().T])
-
-
-def mark_means(axes: Axes, places: pd.DataFrame, stated: dict[str, float]) -> None:
-    """Mark the means that a paper states, by column, in the last group of `bar_groups`."""
-    for name, value in stated.items():
-        axes.scatter([places[name].iloc[-1]], [value], **PAPER_MARKER)
-    axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
 
 
 def label_bars(axes: Axes, places: pd.DataFrame, values: pd.DataFrame, spell: Callable[[float], str]) -> None:
@@ -133,8 +124,12 @@ def thousands(axis: Axis) -> None:
     axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
-def grouped_bars(axes: Axes, frame: pd.DataFrame, colors: Colors, *, unit: str) -> None:
-    """Draw a bar per model and system, with the saving over the first system above each other bar."""
+def grouped_bars(axes: Axes, frame: pd.DataFrame, colors: Colors, *, unit: str) -> pd.DataFrame:
+    """Draw a bar per model and system, with the saving over the first system above each other bar.
+
+    Returns:
+        Their positions on the axis, as `bar_groups` does.
+    """
     values = by_system(frame)
     places = bar_groups(axes, values, colors)
     for system in values.columns[1:]:
@@ -146,6 +141,19 @@ def grouped_bars(axes: Axes, frame: pd.DataFrame, colors: Colors, *, unit: str) 
                 ha="center", va="bottom", fontsize=6.2, rotation=90, color="#374151",
             )  # fmt: skip
     axes.set_ylabel(f"maps and gradients ({unit})")
+    return places
+
+
+def share_axis(axes: Axes, label: str) -> Axes:
+    """Return a second vertical axis, from 0 to 100 %, on the right."""
+    share = axes.twinx()
+    share.spines["right"].set_visible(True)
+    share.grid(visible=False)
+    axes.grid(visible=False, axis="x")
+    share.set_ylim(0, 105)
+    share.set_yticks(range(0, 101, 20))
+    share.set_ylabel(label)
+    return share
 
 
 def log_axis(axes: Axes, ticks: Sequence[float]) -> None:
