@@ -19,7 +19,7 @@ def draw() -> Figure:
     axes.bar(batches, 100 - converting, 0.6, color=COLORS["convolution"], label="used by the layers")
     axes.bar(
         batches, used, 0.6, bottom=100 - converting, color=COLORS["compression"],
-        label="used by conversions, of whose time the paper's share is an input",
+        label="used by conversions",
     )  # fmt: skip
     level(axes, idle.changed(lambda percent: 100 - percent))
     for place, share in enumerate(converting):  # what is ours alone: the split of it rests on the paper
