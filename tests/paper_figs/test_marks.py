@@ -43,7 +43,7 @@ def test_the_standing_of_a_number_is_the_scoreboards(table: pd.DataFrame) -> Non
 
 
 def test_marks_stand_on_the_bars_of_their_rows(table: pd.DataFrame) -> None:
-    figure, axes = plt.subplots()
+    _, axes = plt.subplots()
     places = style.bar_groups(axes, pd.DataFrame({"S": [1.0, 2.0]}, index=["A", "B"]), {"S": "black"})
     mark_rows(axes, places, numbers(table, "made_up"))  # C has no bar
     drawn = {(*each.get_offsets()[0], each.get_label()) for each in axes.collections}
