@@ -31,7 +31,7 @@ def draw() -> Figure:
     for axes, system in zip(panels, in_order(table["system"]), strict=True):
         _draw_streams(axes, spans.loc[system])
         axes.set_title(PANELS[system])
-    panels[-1].set_xlabel("ms since the first of these gradients began (one kernel runs at a time)")
+    panels[-1].set_xlabel("ms since the first of these gradients began")
     return finish(figure, "Layrub, Figure 8: gradients of CIFAR10-quick's convolutions, with and without barriers")
 
 
