@@ -41,6 +41,7 @@ def test_a_page_is_that_of_the_pictures(paper: str) -> None:
     assert set(pictures) == set(described) - {"schematics"}
     for name, picture in pictures.items():
         entry = described[name]
+        assert all(isinstance(each, str) for each in entry["differences"]), name
         for its, ours in entry["series"].items():
             assert ours is None or ours in picture.names, (name, its, picture.names)
             if ours is None:
