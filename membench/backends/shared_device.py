@@ -25,6 +25,9 @@ class SharedDevice:
             share: part of the device that it keeps busy alone, above 0 and at most 1.
         """
         now_s = max(ready_s, self._from_s)
+        if not self._used or self._used[-1][0] <= now_s:  # most kernels: nothing else runs
+            self._from_s, self._used = now_s, [(now_s + busy_s, share)]
+            return now_s, now_s + busy_s
         start_s: float | None = None
         left_s, taken = busy_s, []
         for until_s, used in self._used:
