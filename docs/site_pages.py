@@ -23,7 +23,7 @@ from mkdocs.structure.pages import Page
 from membench.cli.commands import COMMANDS, docstring, groups_of, option_lines, overview
 from membench.core import configuration
 from membench.lab.papers.pages.pages import write_report
-from membench.lab.papers.pages.paper_page import Sources, read_page
+from membench.lab.papers.pages.paper_page import Sources
 from membench.lab.papers.reading.loader import known_papers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -137,6 +137,7 @@ def generated_pages() -> tuple[Generated, ...]:
         *(_program(path) for path in sorted((ROOT / "docs" / "examples").glob("*.py"))),
         _scoreboard(),
         *(_paper(name) for name in _folders_with("summary.md")),
+        *(_pictures(name) for name in _folders_with("summary.md")),
         *_python(),
         Generated("reference/commands/index.md", "", f"# Commands\n\n{_as_markdown(overview())}\n"),
         *(Generated(f"reference/commands/{name}.md", "", command_page(name)) for name in COMMANDS),
@@ -199,21 +200,21 @@ def _scoreboard() -> Generated:
 
 
 def _paper(name: str) -> Generated:
-    """Return a paper's page: its summary, then its figures."""
-    read = read_page(name, SOURCES)
+    """Return a paper's page: its overview and its summary."""
     summary = re.sub(r"^##", "#", (SOURCES.results / name / "summary.md").read_text(), flags=re.MULTILINE)
     summary = summary.replace(f"](#{name}-contradiction-", f"](SCOREBOARD.md#{name}-contradiction-")
     title, _, rest = summary.partition("\n")
     report = f"Every number that the paper states, next to ours: [the report](../report/{name}.html)."
-    figures = [
-        f"### {section.label}: {section.title}\n\n![{section.title}](../paper_figs/{name}/{section.name}.png)"
-        for section in read.sections
-        if section.figure
-    ]
+    pictures = f"Each picture beside what the paper's figure shows: [pictures](../paper_figs/{name}/README.md)."
     overview_of = f"![Every judged number, ours over the paper's](../paper_figs/{name}/overview.png)"
     name_in_navigation = f"---\ntitle: {title.removeprefix('# ').partition(':')[0]}\n---"
-    text = "\n\n".join([name_in_navigation, title, report, overview_of, rest, "## Figures", *figures])
+    text = "\n\n".join([name_in_navigation, title, report, pictures, overview_of, rest])
     return Generated(f"papers/{name}.md", SCOREBOARD, f"{text}\n", (f"results/{name}/summary.md",))
+
+
+def _pictures(name: str) -> Generated:
+    """Return the page of a paper's pictures, which `make figures` writes."""
+    return _copy(f"paper_figs/{name}/README.md", f"papers/{name}_pictures.md")
 
 
 def reports() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """`python -m paper_figs layrub` draws every figure of a paper anew from results/layrub; without a name, of each paper.
 
 `python -m paper_figs validation` draws those of results/validation and the league's. In any case the overview of all
-papers is drawn.
+papers is drawn. A line is printed for each; a paper's page of pictures, its README.md, is written.
 """
 
 import sys
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from paper_figs.pages import Drawn
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -30,12 +32,18 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := [word for word in arguments if word not in known]:
         print(f"paper_figs: there is no paper {unknown[0]!r}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
-    from paper_figs.style import save, use_style  # takes seconds; a wrong argument should not
+    from paper_figs.pages import drawn  # takes seconds; a wrong argument should not
+    from paper_figs.style import save, summary, use_style
 
     use_style()
+    shown: dict[str, dict[str, Drawn]] = {}
     for path, draw in figures(arguments or known):
         try:
-            save(draw(), path)
+            figure = draw()
+            print(f"{path.relative_to(HERE)}: {summary(figure)}")
+            if path.parent != HERE and path.with_suffix(".py").is_file():  # a script of a paper
+                shown.setdefault(path.parent.name, {})[path.name] = drawn(figure)
+            save(figure, path)
         except (OSError, LookupError, ValueError) as error:
             name = path.relative_to(HERE)
             message = f"{name} cannot be drawn ({type(error).__name__}: {error})"
@@ -43,6 +51,21 @@ def main(arguments: Sequence[str]) -> int:
             command = "validate" if again == VALIDATION else f"reproduce-{again}"
             print(f"paper_figs: {message}; run `make {command}` again", file=sys.stderr)
             return 2
+    return max((_write_page(paper, pictures) for paper, pictures in shown.items()), default=0)
+
+
+def _write_page(paper: str, pictures: dict[str, "Drawn"]) -> int:
+    """Write a paper's page of pictures; return the exit code."""
+    from paper_figs.overview import paper_title
+    from paper_figs.pages import FILE, PAGE, page
+
+    try:
+        text = page(paper, paper_title(paper), pictures)
+    except (OSError, LookupError) as error:
+        problem = f"paper_figs: {paper}/{FILE} does not describe every picture ({type(error).__name__}: {error})"
+        print(f"{problem}; see docs/experiment.md", file=sys.stderr)
+        return 2
+    (HERE / paper / PAGE).write_text(text)
     return 0
 
 
@@ -57,10 +80,16 @@ def figures(papers: Sequence[str]) -> Iterator[tuple[Path, Callable[[], "Figure"
                 yield HERE / VALIDATION / name, partial(scatter.draw, dataset, quantity)
             yield HERE / VALIDATION / league.FOLDER, league.draw
             continue
-        for script in sorted((HERE / paper).glob(SCRIPTS)):
+        for script in sorted((HERE / paper).glob(SCRIPTS), key=_order):
             yield script.with_suffix(""), partial(_draw_script, f"paper_figs.{paper}.{script.stem}")
         yield HERE / paper / "overview", partial(draw_paper, paper)
     yield HERE / "overview", draw_all
+
+
+def _order(script: Path) -> tuple[str, int]:
+    """Return a sorting key: figures, then tables, each by number."""
+    word = script.stem.rstrip("0123456789")
+    return word, int(script.stem.removeprefix(word))
 
 
 def _draw_script(module: str) -> "Figure":

@@ -85,7 +85,7 @@ def draw_paper(paper: str) -> Figure:
     numbers = judged_numbers(paper)
     places = sorted(in_order(numbers["place"]), key=_order)
     rows = [dot_row(place, numbers[numbers["place"] == place], DOT_IN) for place in places]
-    figure, (axes,) = _figure([rows], DOT_IN, f"{_title(paper)}: every judged number")
+    figure, (axes,) = _figure([rows], DOT_IN, f"{paper_title(paper)}: every judged number")
     _draw_rows(axes, rows, DOT_IN)
     _finish(figure, [axes], numbers)
     return figure
@@ -104,7 +104,7 @@ def draw_all() -> Figure:
     figure, panel_axes = _figure(panels, SMALL_DOT_IN, title)
     for paper, rows, axes in zip(papers, panels, panel_axes, strict=True):
         _draw_rows(axes, rows, SMALL_DOT_IN)
-        axes.set_title(_title(paper), fontsize=9, weight="bold", pad=2)
+        axes.set_title(paper_title(paper), fontsize=9, weight="bold", pad=2)
     _finish(figure, panel_axes, pd.concat(every.values()))
     return figure
 
@@ -279,6 +279,6 @@ def _order(place: str) -> tuple[int, list[int]]:
     return kind, [int(number) for number in re.findall(r"\d+", place)]
 
 
-def _title(paper: str) -> str:
+def paper_title(paper: str) -> str:
     """Return the name that a paper's title begins with."""
     return str(read(paper, "totals")["Paper"].iloc[0]).partition(":")[0]

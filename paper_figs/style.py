@@ -3,21 +3,27 @@
 Reads results/ and conf/ only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 import yaml
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends import backend_pdf
 from matplotlib.figure import Figure
+from matplotlib.path import Path as MarkPath
 from matplotlib.ticker import StrMethodFormatter
+from matplotlib.transforms import IdentityTransform, Transform
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -25,10 +31,11 @@ RESULTS = ROOT / "results"
 Colors = Mapping[str, str]
 """Colours by the label of a bar or line."""
 
-PAPER_MARKER = {"marker": "D", "s": 42, "color": "#d1495b", "edgecolor": "white", "linewidth": 0.8, "zorder": 5}
-PAPER_LABEL = "stated in the paper"
 REFERENCE_LINE = {"color": "#374151", "linewidth": 0.8, "linestyle": "--"}
 """Line of a value to compare with: a baseline, or a device's memory."""
+
+PDF_DIGITS = 4
+"""After the point, of a number in a PDF; most are in points of 1/72 inch."""
 
 
 def use_style() -> None:
@@ -69,30 +76,23 @@ def bar_groups(axes: Axes, values: pd.DataFrame, colors: Colors) -> pd.DataFrame
     return places
 
 
+def with_batch_sizes(axes: Axes, frame: pd.DataFrame) -> None:
+    """Name each model of `bar_groups` with its batch size in brackets, as the papers do."""
+    batches = frame.drop_duplicates("model")
+    sizes = batches["batch_size"].fillna(batches["our_batch_size"])
+    names = [f"{model}\n({size:.0f})" for model, size in zip(batches["model"], sizes, strict=True)]
+    axes.set_xticks(range(len(names)), names)
+
+
 def by_system(frame: pd.DataFrame) -> pd.DataFrame:
     """Return our values, a row per model and a column per system, in the order of the table."""
     values = frame.pivot_table(index="model", columns="system", values="simulated_value", sort=False)
     return values.reindex(index=in_order(frame["model"]), columns=in_order(frame["system"]))
 
 
-def stated(table: pd.DataFrame, **columns: str) -> float:
-    """Return the paper's number in the first row with these columns."""
-    rows = table[table["paper_value"].notna()]
-    for name, value in columns.items():
-        rows = rows[rows[name] == value]
-    return float(rows["paper_value"].iloc[0])
-
-
 def with_mean(values: pd.DataFrame) -> pd.DataFrame:
     """Return a table with a row for the mean of all others."""
     return pd.concat([values, values.mean().rename("mean").to_frame().T])
-
-
-def mark_means(axes: Axes, places: pd.DataFrame, stated: dict[str, float]) -> None:
-    """Mark the means that a paper states, by column, in the last group of `bar_groups`."""
-    for name, value in stated.items():
-        axes.scatter([places[name].iloc[-1]], [value], **PAPER_MARKER)
-    axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
 
 
 def label_bars(axes: Axes, places: pd.DataFrame, values: pd.DataFrame, spell: Callable[[float], str]) -> None:
@@ -124,8 +124,12 @@ def thousands(axis: Axis) -> None:
     axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
-def grouped_bars(axes: Axes, frame: pd.DataFrame, colors: Colors, *, unit: str) -> None:
-    """Draw a bar per model and system, with the saving over the first system above each other bar."""
+def grouped_bars(axes: Axes, frame: pd.DataFrame, colors: Colors, *, unit: str) -> pd.DataFrame:
+    """Draw a bar per model and system, with the saving over the first system above each other bar.
+
+    Returns:
+        Their positions on the axis, as `bar_groups` does.
+    """
     values = by_system(frame)
     places = bar_groups(axes, values, colors)
     for system in values.columns[1:]:
@@ -137,6 +141,19 @@ def grouped_bars(axes: Axes, frame: pd.DataFrame, colors: Colors, *, unit: str) 
                 ha="center", va="bottom", fontsize=6.2, rotation=90, color="#374151",
             )  # fmt: skip
     axes.set_ylabel(f"maps and gradients ({unit})")
+    return places
+
+
+def share_axis(axes: Axes, label: str) -> Axes:
+    """Return a second vertical axis, from 0 to 100 %, on the right."""
+    share = axes.twinx()
+    share.spines["right"].set_visible(True)
+    share.grid(visible=False)
+    axes.grid(visible=False, axis="x")
+    share.set_ylim(0, 105)
+    share.set_yticks(range(0, 101, 20))
+    share.set_ylabel(label)
+    return share
 
 
 def log_axis(axes: Axes, ticks: Sequence[float]) -> None:
@@ -150,5 +167,41 @@ def save(figure: Figure, path: Path) -> None:
     """Save a figure as ``.png`` and ``.pdf`` under a path's name, without dates or versions in them."""
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
-    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    with _rounded_numbers():
+        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None, "Producer": None, "Creator": None})
     plt.close(figure)
+
+
+@contextmanager
+def _rounded_numbers() -> Iterator[None]:
+    """Have matplotlib write `PDF_DIGITS` of each number into a PDF, in place of ten, and of six in a line.
+
+    NumPy's logarithms differ in the last digit with the vector instructions of the processor, and so do the places of
+    dots on logarithmic axes.
+    """
+    of_number, of_path = backend_pdf.pdfRepr, backend_pdf.PdfFile.pathOperations
+
+    def number(value: object) -> bytes:
+        return of_number(round(float(value), PDF_DIGITS) if isinstance(value, float | np.floating) else value)
+
+    def line(path: MarkPath, transform: Transform, *arguments: object, **options: object) -> list[object]:
+        placed = path.transformed(transform)
+        rounded = MarkPath(np.round(placed.vertices, PDF_DIGITS), placed.codes)
+        return of_path(rounded, IdentityTransform(), *arguments, **options)
+
+    with (
+        patch.object(backend_pdf, "pdfRepr", number),
+        patch.object(backend_pdf.PdfFile, "pathOperations", staticmethod(line)),
+    ):
+        yield
+
+
+def summary(figure: Figure) -> str:
+    """Return a figure's title, and what its axes show over what."""
+    named = [*(text.get_text() for text in figure.texts), *(axes.get_title(loc="left") for axes in figure.axes)]
+    titles = [figure.get_suptitle(), *named]
+    title = next((title for title in titles if title), "without a title")
+    shown = dict.fromkeys(axes.get_ylabel() for axes in figure.axes if axes.get_ylabel())
+    over = dict.fromkeys(axes.get_xlabel() for axes in figure.axes if axes.get_xlabel())
+    parts = [title, *shown, *(f"over {label}" for label in over)]
+    return "; ".join(" ".join(part.split()) for part in parts)

@@ -1,13 +1,14 @@
 """Simulated devices: the same instructions, on virtual clocks.
 
-Streams are in-order queues. Kernels of different streams overlap only in their launch, since one kernel fills the
-device; each copy engine moves one block at a time, in the order in which blocks are ready. Encoding and decoding
-overlap with kernels, but not with each other. A disk reads and writes at the same time, one block each. Tasks of the
-host run one after another and overlap with everything else, and so do the collectives of each axis of a mesh, which
-take a share of the device's processors from kernels. A message from another rank arrives when that rank has sent it,
-whether or not it is asked for already (assumed). Where copies take cores from kernels, as on a CPU, each one makes the
-next kernel longer, unless kernels wait meanwhile. The host issues one instruction after another, each for the time that
-the cost model gives, and waits at a synchronize, and between passes where the program does so.
+Streams are in-order queues. Kernels of different streams share the device, and so do encodings and decodings: each
+takes what earlier ones leave, up to the share that the cost model gives. Of kernels that fill the device only the
+launches overlap. Each copy engine moves one block at a time, in the order in which blocks are ready. A disk reads and
+writes at the same time, one block each. Tasks of the host run one after another and overlap with everything else, and
+so do the collectives of each axis of a mesh, which take a share of the device's processors from kernels. A message from
+another rank arrives when that rank has sent it, whether or not it is asked for already (assumed). Where copies take
+cores from kernels, as on a CPU, each one makes the next kernel longer, unless kernels wait meanwhile. The host issues
+one instruction after another, each for the time that the cost model gives, and waits at a synchronize, and between
+passes where the program does so.
 
 Of a cluster one device is simulated, because all do the same at the same time: a device that shares its link has its
 share of the rate throughout, which is exact if all devices copy at the same times. Gains of real devices from falling
@@ -19,6 +20,7 @@ from collections.abc import Callable
 
 from membench.backends.base import Backend
 from membench.backends.mailbox import Mailbox
+from membench.backends.shared_device import SharedDevice
 from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_stages
 from membench.core.graph.codec import ActivationCodec
 from membench.core.graph.collective import Collective, CollectiveKind
@@ -28,7 +30,7 @@ from membench.core.graph.timeline import Span, Timeline
 from membench.core.hardware.cluster import SINGLE_DEVICE, Cluster
 from membench.core.hardware.cost_model import CostModel
 
-_KERNELS, _PROCESSOR = "kernels", "processor"
+_PROCESSOR = "processor"
 _DISK_READS, _DISK_WRITES = "disk reads", "disk writes"
 
 
@@ -53,6 +55,7 @@ class SimulatedBackend(Backend):
         self._stream_free_s: dict[str, float] = {}
         self._stage_free_s: dict[int, float] = {}  # of the exchange
         self._engines: dict[str, _Engine] = {}
+        self._device = SharedDevice()
         self._host_s = 0.0
         self._host_waits_s = 0.0
         self._is_backward = False  # the last task's pass
@@ -67,6 +70,7 @@ class SimulatedBackend(Backend):
         self._stream_free_s.clear()
         self._stage_free_s.clear()
         self._engines.clear()
+        self._device = SharedDevice()
         self._host_s = self._host_waits_s = self._kernels_end_s = self._delay_s = 0.0
         self._is_backward = False
 
@@ -83,7 +87,7 @@ class SimulatedBackend(Backend):
         launch_s = self._cost.launch_time_s(task)
         idle_s = max(0.0, self._ready_s(stream) + launch_s - self._kernels_end_s)
         delay_s, self._delay_s = max(0.0, self._delay_s - idle_s), 0.0
-        end_s = self._work(stream, _KERNELS, launch_s, self._cost.task_time_s(task) + delay_s)
+        end_s = self._run(stream, launch_s, self._cost.task_time_s(task) + delay_s, self._cost.task_share(task))
         self._kernels_end_s = max(self._kernels_end_s, end_s)
         return end_s
 
@@ -140,7 +144,7 @@ class SimulatedBackend(Backend):
     def encode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> float:
         self._follow_compute(stream)
         sizes_bytes = (self._blocks[block].size_bytes, self._blocks[encoded].size_bytes)
-        return self._work(stream, "codec", 0.0, self._cost.codec_time_s(codec, *sizes_bytes))
+        return self._run(stream, 0.0, self._cost.codec_time_s(codec, *sizes_bytes), self._cost.codec_share(codec))
 
     decode = encode
 
@@ -176,6 +180,13 @@ class SimulatedBackend(Backend):
         self._delay_s += self._cost.copy_delay_s(size_bytes)
         return self._work(stream, engine, 0.0, time_s(size_bytes))
 
+    def _run(self, stream: str, launch_s: float, busy_s: float, share: float) -> float:
+        """Run a kernel on the device."""
+        start_s, end_s = self._device.run(self._ready_s(stream) + launch_s, busy_s, share)
+        self._stream_free_s[stream] = end_s
+        self._spans.append((stream, start_s, end_s))
+        return end_s
+
     def _work(self, stream: str, engine: str, launch_s: float, busy_s: float) -> float:
         start_s = self._serve(engine, self._ready_s(stream) + launch_s, busy_s)
         end_s = self._stream_free_s[stream] = start_s + busy_s
@@ -193,20 +204,16 @@ class SimulatedBackend(Backend):
         """Return when an engine starts a job that is ready at `ready_s`."""
         if engine == COPY_BACK and not self._cost.full_duplex:
             engine = COPY_OUT
-        served_by = self._engines.setdefault(engine, _Engine(fills_gaps=engine != _KERNELS))
-        return served_by.serve(ready_s, busy_s)
+        return self._engines.setdefault(engine, _Engine()).serve(ready_s, busy_s)
 
 
 class _Engine:
     """Serves one job at a time.
 
-    Args:
-        fills_gaps: a job that is ready while the engine waits for an earlier one goes first if it ends before that one
-            starts. Kernels are launched in the order of issue.
+    A job that is ready while the engine waits for an earlier one goes first if it ends before that one starts.
     """
 
-    def __init__(self, *, fills_gaps: bool) -> None:
-        self._fills_gaps = fills_gaps
+    def __init__(self) -> None:
         self._free_s = 0.0
         self._gaps: list[tuple[float, float]] = []  # (end, start), in order; none overlap
 
@@ -226,5 +233,5 @@ class _Engine:
         return start_s
 
     def _note_gap(self, start_s: float, end_s: float) -> None:
-        if self._fills_gaps and start_s < end_s:
+        if start_s < end_s:
             insort(self._gaps, (end_s, start_s))

@@ -160,6 +160,9 @@ class RooflineCost(CostModel):
             return 1.0
         return wave_efficiency(task_waves(task, self._device.multiprocessors), self._efficiency.half_waves)
 
+    def task_share(self, task: Task) -> float:
+        return self.occupancy(task) if self._efficiency.half_waves else 1.0
+
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
         """Return cuDNN's algorithms that apply to a convolution; other tasks have one, the framework's own.
 
@@ -228,6 +231,9 @@ class RooflineCost(CostModel):
         speedup = min(codec.streams, self._efficiency.codec_streams)
         bytes_per_s = self._device.memory_bytes_per_s * one_stream * speedup
         return self._efficiency.launch_s + moved_bytes / bytes_per_s
+
+    def codec_share(self, codec: ActivationCodec) -> float:
+        return min(1.0, codec.streams / self._efficiency.codec_streams)
 
     def _wider_form_bytes(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> int:
         nonzero_bytes = self._efficiency.codec_nonzero_bytes

@@ -1,36 +1,48 @@
-"""Figure 10: training accuracy with the activations that are kept rounded, here of a small network on digits."""
+"""Figure 10: accuracy with the activations that are kept rounded, here of a small network on digits."""
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish
 from paper_figs.style import in_order, read
 
-COLORS = {"PyTorch baseline": "#7f8c8d", "EPMC FP16": "#123c69", "EPMC FP10": "#3b82c4", "EPMC FP8": "#d98b2b"}
+STYLES = {
+    "PyTorch baseline": {"color": "#d1495b", "marker": "+", "linestyle": "-"},
+    "EPMC FP16": {"color": "#2e8b57", "marker": "x", "linestyle": "--"},
+    "EPMC FP10": {"color": "#123c69", "marker": ".", "linestyle": "-."},
+    "EPMC FP8": {"color": "#d98b2b", "marker": "1", "linestyle": ":"},
+}
+"""The first two as the paper describes its own: red pluses and green crosses."""
 
 
 def draw() -> Figure:
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    for axis, metric, title in zip(
-        axes, ("training_accuracy", "test_accuracy"), ("training images", "test images"), strict=True
-    ):
-        _draw(axis, metric)
-        axis.set_title(title)
-    axes[0].set_ylabel("accuracy (%)")
-    axes[0].legend(frameon=False, title="mean and range of four seeds", loc="lower right")
-    figure.suptitle(
-        "EPMC, Figure 10 in kind: a narrow AlexNet on 8x8 digits", x=0.01, ha="left", weight="bold", size=11
-    )
-    return figure
+    figure, (curves, ends) = plt.subplots(1, 2, figsize=(9.5, 4.2), width_ratios=(3, 2), layout="constrained")
+    _draw_curves(curves)
+    _draw_ends(ends)
+    title = "EPMC, Figure 10 in kind: a narrow AlexNet on 8x8 digits"
+    return finish(figure, title, ours="Marks", how="measured on a CPU")
 
 
-def _draw(axes: Axes, metric: str) -> None:
-    curves = read("epmc", "training")
-    for name in in_order(curves["training"]):
-        seeds = 100 * curves[curves["training"] == name].pivot_table(index="epoch", columns="seed", values=metric)
-        axes.plot(seeds.index, seeds.mean(axis=1), color=COLORS[name], label=name, linewidth=1.6)
-        axes.fill_between(
-            seeds.index, seeds.min(axis=1), seeds.max(axis=1), color=COLORS[name], alpha=0.15, linewidth=0
-        )
+def _draw_curves(axes: Axes) -> None:
+    """Draw the training accuracy of each format, the mean of its seeds."""
+    table = read("epmc", "training")
+    for name in in_order(table["training"]):
+        means = 100 * table[table["training"] == name].groupby("epoch")["training_accuracy"].mean()
+        axes.plot(means.index, means, **STYLES[name], markersize=6, linewidth=1.1, label=name)
     axes.set_xlabel("epochs")
-    axes.set_xlim(1, None)
+    axes.set_ylabel("training accuracy (%), mean of the seeds")
+
+
+def _draw_ends(axes: Axes) -> None:
+    """Draw the test accuracy of each format in the last epoch, of every seed: their spread hides the formats."""
+    table = read("epmc", "training")
+    last = table[table["epoch"] == table["epoch"].max()]
+    for place, name in enumerate(in_order(last["training"])):
+        accuracies = 100 * last[last["training"] == name]["test_accuracy"]
+        axes.plot([place] * len(accuracies), accuracies, **{**STYLES[name], "linestyle": "none"}, markersize=8)
+        axes.hlines(accuracies.mean(), place - 0.25, place + 0.25, color=STYLES[name]["color"], linewidth=1.4)
+    names = in_order(last["training"])
+    axes.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
+    axes.set_ylabel("test accuracy in the last epoch (%),\nevery seed and the mean")
+    axes.grid(visible=False, axis="x")

@@ -4,7 +4,8 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from paper_figs.epmc.colors import COLORS
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, in_order, read
+from paper_figs.marks import Stated, finish, mark, numbers
+from paper_figs.style import in_order, read
 
 
 def draw() -> Figure:
@@ -18,12 +19,10 @@ def draw() -> Figure:
     for part in values.columns:
         axes.bar(values.index, values[part], 0.6, bottom=below, label=part, color=COLORS[part])
         below = below + values[part]
-    stated = table[table["metric"] == "compression_time_share"].set_index("model")["paper_value"]
-    for models, share in stated.items():
-        axes.scatter(models.split(", "), [share] * len(models.split(", ")), **PAPER_MARKER)
-    axes.scatter([], [], **PAPER_MARKER, label=f"compression, {PAPER_LABEL}")
+    for row in numbers(table[table["metric"] == "compression_time_share"], "epmc").itertuples():
+        for model in row.model.split(", "):
+            limit = "at least" if ", " in row.model else ""  # "more than 70 %" of three networks
+            mark(axes, model, Stated(row.paper_value, row.standing), limit)
     axes.set_ylabel("share of a step's time (%)")
     axes.grid(visible=False, axis="x")
-    figure.legend(frameon=False, ncols=2, loc="outside lower center")
-    axes.set_title("EPMC, Figure 2: time of the serial baseline by what it does", weight="bold")
-    return figure
+    return finish(figure, "EPMC, Figure 2: time of the serial baseline by what it does")

@@ -10,6 +10,7 @@ COLORS = {
     "MXNet-memonger": "#3f9b6c",
     "vDNN(m)": "#a8d5ba",
     "vDNN(p)": "#d98b2b",
+    "baseline": "#d1d5db",
     "parameters": "#e0a458",
     "activations_and_gradients": "#7f8c8d",
     "data gradient": "#3b82c4",

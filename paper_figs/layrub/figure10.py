@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from paper_figs.layrub.colors import COLORS
+from paper_figs.marks import finish
 from paper_figs.style import grouped_bars, log_axis, read
 
 TICKS = [100, 300, 1000, 3000, 10_000, 30_000]
@@ -15,6 +16,4 @@ def draw() -> Figure:
     grouped_bars(axes, table[table["item"] == "Figure 10"], COLORS, unit="MB, log scale")
     log_axis(axes, TICKS)
     axes.margins(y=0.12)
-    figure.legend(frameon=False, ncols=5, loc="outside lower center")
-    axes.set_title("Layrub, Figure 10: wide models (CIFAR-10, batch 128)", weight="bold")
-    return figure
+    return finish(figure, "Layrub, Figure 10: wide models (CIFAR-10, batch 128)")

@@ -4,7 +4,8 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from paper_figs.layrub.colors import COLORS
-from paper_figs.style import grouped_bars, log_axis, read
+from paper_figs.marks import finish
+from paper_figs.style import grouped_bars, log_axis, read, with_batch_sizes
 
 TICKS = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000]
 
@@ -14,16 +15,8 @@ def draw() -> Figure:
     shown = table[table["item"] == "Figure 11"]
     figure, axes = plt.subplots(figsize=(9.5, 4), layout="constrained")
     grouped_bars(axes, shown, COLORS, unit="MB, log scale")
-    batches = shown.drop_duplicates("model")
-    labels = [
-        f"{model} ({batch:.0f})" for model, batch in zip(batches["model"], batches["our_batch_size"], strict=True)
-    ]
-    axes.set_xticks(range(len(labels)), labels)
+    with_batch_sizes(axes, shown)
     log_axis(axes, TICKS)
     axes.margins(y=0.12)
     axes.tick_params("x", rotation=20)
-    figure.legend(frameon=False, ncols=5, loc="outside lower center")
-    axes.set_title(
-        "Layrub, Figure 11: well-known models (usual batch sizes; LSTMs as PyTorch keeps them)", weight="bold"
-    )
-    return figure
+    return finish(figure, "Layrub, Figure 11: well-known models (usual batch sizes; LSTMs as PyTorch keeps them)")

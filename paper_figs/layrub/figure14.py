@@ -1,26 +1,29 @@
-"""Figure 14: by how much a step takes longer under Layrub and under memonger, each than its own baseline."""
+"""Figure 14: time of a step under Layrub and under memonger, on top of each one's own baseline."""
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from paper_figs.layrub.colors import COLORS
-from paper_figs.style import PAPER_MARKER, bar_groups, by_system, label_bars, read
+from paper_figs.marks import finish, mark_rows, numbers
+from paper_figs.style import bar_groups, by_system, read, with_batch_sizes
+
+BASELINE = "common baseline (Caffe, MXNet)"
+OVERHEADS = {"Layrub-hybrid": "Layrub: copies that are not hidden", "MXNet-memonger": "MXNet-memonger: recomputation"}
 
 
 def draw() -> Figure:
-    shown = read("layrub", "figure14")
-    values = 100 * (by_system(shown[shown["item"] == "Figure 14"]) - 1)
-    overheads = read("layrub", "table5")
+    table = read("layrub", "figure14")
+    shown = table[table["item"] == "Figure 14"]
+    values = by_system(shown)
+    figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
+    places = bar_groups(axes, values.rename(columns=OVERHEADS), {new: COLORS[old] for old, new in OVERHEADS.items()})
+    width = axes.patches[0].get_width()
+    for number, system in enumerate(values.columns):
+        axes.bar(places[OVERHEADS[system]], 1, width, color=COLORS["baseline"], label=BASELINE if number == 0 else None)
+    overheads = numbers(read("layrub", "table5"), "layrub")
     overheads = overheads[overheads["metric"] == "time_overhead_vs_own_baseline"]
-    figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
-    places = bar_groups(axes, values, COLORS)
-    label_bars(axes, places, values, lambda percent: f"{percent:.1f}" if percent < 2 else "")
-    for row in overheads[overheads["paper_value"].notna()].itertuples():
-        if row.model in values.index:
-            place = places.loc[row.model, row.system]
-            axes.scatter([place], [row.paper_value], **PAPER_MARKER)
-    axes.scatter([], [], **PAPER_MARKER, label="stated in the paper's Table 5")
-    axes.set_ylabel("time over own baseline (%)")
-    figure.legend(frameon=False, ncols=3, loc="outside lower center")
-    axes.set_title("Layrub, Figure 14: cost of migration and of recomputation, K40M", weight="bold")
-    return figure
+    times = overheads.assign(paper_value=1 + overheads["paper_value"] / 100, system=overheads["system"].map(OVERHEADS))
+    mark_rows(axes, places, times)
+    with_batch_sizes(axes, shown)
+    axes.set_ylabel("execution time (own baseline = 1)")
+    return finish(figure, "Layrub, Figure 14: normalised execution time of Layrub and MXNet-memonger, K40M")

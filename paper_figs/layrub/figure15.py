@@ -5,7 +5,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, read
+from paper_figs.marks import Stated, finish, mark, numbers
+from paper_figs.style import REFERENCE_LINE, read
 
 BATCH_COLORS = {64: "#8fc1e3", 128: "#3b82c4", 256: "#123c69", 512: "#d98b2b"}
 SAME_RATE = ", same learning rate"
@@ -16,10 +17,9 @@ def draw() -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), width_ratios=(3, 2), layout="constrained")
     _draw_curves(left, curves)
     _draw_epochs(right, summary[summary["item"] == "Figure 15"], _stated(summary))
-    figure.suptitle(
-        "Layrub, Figure 15 in kind: a small network on 8x8 digits", x=0.01, ha="left", weight="bold", size=11
-    )
-    return figure
+    return finish(
+        figure, "Layrub, Figure 15 in kind: a small network on 8x8 digits", ours="Lines", how="measured on a CPU",
+    )  # fmt: skip
 
 
 def _draw_curves(axes: Axes, curves: pd.DataFrame) -> None:
@@ -27,42 +27,40 @@ def _draw_curves(axes: Axes, curves: pd.DataFrame) -> None:
     for batch_size, color in BATCH_COLORS.items():
         of_batch = curves[curves["training"] == f"Layrub-hybrid, batch {batch_size}"]
         seeds = 100 * of_batch.pivot_table(index="epoch", columns="seed", values="test_accuracy")
-        axes.plot(seeds.index, seeds.mean(axis=1), color=color, label=f"batch {batch_size}", linewidth=1.6)
+        axes.plot(seeds.index, seeds.mean(axis=1), color=color, label=f"accuracy, batch {batch_size}", linewidth=1.6)
         axes.fill_between(seeds.index, seeds.min(axis=1), seeds.max(axis=1), color=color, alpha=0.25, linewidth=0)
     axes.set_xlabel("epochs")
     axes.set_ylabel("test accuracy (%)")
-    axes.set_ylim(80, 100.5)
+    axes.set_ylim(0, 102)
     axes.set_xlim(1, None)
-    axes.legend(frameon=False, title="learning rate grows\nwith the batch", loc="lower right")
 
 
-def _draw_epochs(axes: Axes, shown: pd.DataFrame, stated: dict[int, float]) -> None:
+def _draw_epochs(axes: Axes, shown: pd.DataFrame, papers: dict[int, Stated]) -> None:
     """Draw the epochs to the target accuracy over the batch size relative to the smallest, and the paper's two."""
     epochs = shown[(shown["metric"] == "epochs_to_accuracy") & shown["measured_value"].notna()]
     epochs = epochs[epochs["system"].str.startswith("Layrub-hybrid")]
     smallest = epochs["batch_size"].min()
     same_rate = epochs["system"].str.endswith(SAME_RATE) | (epochs["batch_size"] == smallest)
     for chosen, label, color, style in (
-        (~epochs["system"].str.endswith(SAME_RATE), "learning rate grows", "#123c69", "o-"),
-        (same_rate, "same learning rate", "#7f8c8d", "s--"),
+        (~epochs["system"].str.endswith(SAME_RATE), "epochs, learning rate grows with the batch", "#123c69", "o-"),
+        (same_rate, "epochs, same learning rate", "#7f8c8d", "s--"),
     ):
         rows = epochs[chosen].sort_values("batch_size")
         reference = rows["measured_value"].iloc[0]
         axes.plot(rows["batch_size"] / smallest, rows["measured_value"] / reference, style, color=color, label=label)
-    small, large = sorted(stated)
-    axes.scatter(
-        [1, large / small], [1, stated[large] / stated[small]], **PAPER_MARKER, label=f"AlexNet, {PAPER_LABEL}"
-    )
-    axes.axhline(1, color="#374151", linewidth=0.8, linestyle=":")
+    small, large = sorted(papers)
+    for batch_size in (small, large):
+        number = papers[batch_size].changed(lambda found: found / papers[small].value)
+        mark(axes, batch_size / small, number)
+    axes.axhline(1, **REFERENCE_LINE)
     axes.set_xscale("log", base=2)
     axes.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
     axes.set_ylim(0, None)
     axes.set_xlabel("batch size (smallest = 1)")
     axes.set_ylabel("epochs to the same accuracy\n(smallest batch = 1)")
-    axes.legend(frameon=False, fontsize=8)
 
 
-def _stated(summary: pd.DataFrame) -> dict[int, float]:
+def _stated(summary: pd.DataFrame) -> dict[int, Stated]:
     """Return the paper's epochs by batch size."""
-    rows = summary[(summary["metric"] == "epochs_to_similar_accuracy") & summary["paper_value"].notna()]
-    return dict(zip(rows["batch_size"].astype(int), rows["paper_value"], strict=True))
+    rows = numbers(summary[summary["metric"] == "epochs_to_similar_accuracy"], "layrub")
+    return {int(row.batch_size): Stated(row.paper_value, row.standing) for row in rows.itertuples()}

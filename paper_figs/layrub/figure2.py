@@ -1,4 +1,4 @@
-"""Figure 2: memory of deep and of wide models (the paper's second axis, accuracy, is not reproduced)."""
+"""Figure 2: memory of deep and of wide models, and the accuracies that the paper cites."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -6,23 +6,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paper_figs.layrub.colors import COLORS
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, in_order, read
+from paper_figs.marks import finish, level, mark, stated
+from paper_figs.style import in_order, read, share_axis
+
+ACCURACY = ("top5_accuracy_min", "top5_accuracy_max")
 
 
 def draw() -> Figure:
     table = read("layrub", "figure2")
     shown = table[table["item"] == "Figure 2"]
-    figure, (deep, wide) = plt.subplots(1, 2, figsize=(9, 3.4), width_ratios=[7, 4], layout="constrained")
+    figure, (deep, wide) = plt.subplots(1, 2, figsize=(9.5, 4), width_ratios=[7, 4], layout="constrained")
     _stacked(deep, shown[shown["dataset"] == "ImageNet"])
     deep.set_title("deep models: ImageNet, batch 32")
-    stated = table[(table["metric"] == "memory_usage_max") & table["paper_value"].notna()]
     last = len(in_order(shown[shown["dataset"] == "ImageNet"]["model"])) - 1
-    deep.scatter([last], stated["paper_value"], **PAPER_MARKER, label=PAPER_LABEL)
-    deep.legend(frameon=False)
+    mark(deep, last, stated(table, "layrub", metric="memory_usage_max"))
+    accuracy = share_axis(deep, "top-5 accuracy (%)")
+    for metric in ACCURACY:
+        level(accuracy, stated(table, "layrub", metric=metric))
     _stacked(wide, shown[shown["dataset"] == "Cifar-10"])
     wide.set_title("wide models: CIFAR-10, batch 128")
-    figure.suptitle("Layrub, Figure 2: memory of a training step in Caffe", x=0.01, ha="left", weight="bold")
-    return figure
+    return finish(figure, "Layrub, Figure 2: memory of a training step in Caffe")
 
 
 def _stacked(axes: Axes, frame: pd.DataFrame) -> None:

@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paper_figs.layrub.colors import COLORS
+from paper_figs.marks import finish
 from paper_figs.style import in_order, read
 
 PANELS = {
@@ -30,10 +31,8 @@ def draw() -> Figure:
     for axes, system in zip(panels, in_order(table["system"]), strict=True):
         _draw_streams(axes, spans.loc[system])
         axes.set_title(PANELS[system])
-    panels[-1].set_xlabel("ms since the first of these gradients began (simulated: one kernel runs at a time)")
-    title = "Layrub, Figure 8: gradients of CIFAR10-quick's convolutions, with and without barriers"
-    figure.suptitle(title, x=0.01, ha="left", weight="bold")
-    return figure
+    panels[-1].set_xlabel("ms since the first of these gradients began")
+    return finish(figure, "Layrub, Figure 8: gradients of CIFAR10-quick's convolutions, with and without barriers")
 
 
 def _draw_streams(axes: Axes, spans: pd.DataFrame) -> None:

@@ -6,9 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paper_figs.layrub.colors import COLORS
+from paper_figs.marks import finish, mark_rows, numbers
 from paper_figs.style import (
-    PAPER_LABEL,
-    PAPER_MARKER,
     REFERENCE_LINE,
     bar_groups,
     by_system,
@@ -19,35 +18,27 @@ from paper_figs.style import (
     thousands,
 )
 
-SYSTEMS = ("Caffe", "Layrub-hybrid")
-
 
 def draw() -> Figure:
     table = read("layrub", "table6")
-    table = table[table["system"].isin(SYSTEMS)]
     devices = sorted(in_order(table["device"]), reverse=True)
-    figure, panels = plt.subplots(1, len(devices), figsize=(9.5, 3.6), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(len(devices), 1, figsize=(9.5, 6.2), sharex=True, layout="constrained")
     for axes, device in zip(panels, devices, strict=True):
         _panel(axes, table[table["device"] == device])
         axes.set_title(device.removeprefix("NVIDIA "))
-    panels[0].set_ylabel("total memory of a training step (MB)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, ncols=4, loc="outside lower center")
-    figure.suptitle("Layrub, Table 6: which networks fit (ImageNet, batch 32)", x=0.01, ha="left", weight="bold")
-    return figure
+    figure.supylabel("total memory of a training step (MB)", fontsize=10)
+    panels[-1].set_xlabel("layers of the ResNet")
+    return finish(figure, "Layrub, Table 6: which networks fit (ImageNet, batch 32)")
 
 
 def _panel(axes: Axes, frame: pd.DataFrame) -> None:
     values = by_system(frame)
     places = bar_groups(axes, values, COLORS)
-    papers = frame.pivot_table(index="model", columns="system", values="paper_value", sort=False)
-    for system in SYSTEMS:
-        label = PAPER_LABEL if system == SYSTEMS[0] else None
-        axes.scatter(places.loc[papers.index, system], papers[system], **PAPER_MARKER, label=label)
+    mark_rows(axes, places, numbers(frame, "layrub"))
     mark_out_of_memory(axes, places, frame, COLORS)
     capacity_mb = device_memory_mb("layrub", frame["device"].iloc[0])
     axes.axhline(capacity_mb, **REFERENCE_LINE, label="memory of the card")
     axes.set_xticks(range(len(values)), [model.removeprefix("ResNet-") for model in values.index])
     axes.set_xlim(-0.6, len(values) - 0.4)
-    axes.set_xlabel("layers of the ResNet")
+    axes.set_ylim(0, 1.15 * capacity_mb)
     thousands(axes.yaxis)

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish
 from paper_figs.mmcnn.colors import COLORS
 from paper_figs.style import in_order, log_axis, read
 
@@ -14,11 +15,10 @@ def draw() -> Figure:
     for axes, model in zip(panels, models, strict=True):
         rows = shown[shown["model"] == model]
         layers = rows["metric"].str.extract(r"layer (\d+)")[0].astype(int)
-        axes.bar(layers, rows["simulated_value"], 0.8, color=COLORS["weights"])
+        axes.bar(layers, rows["simulated_value"], 0.8, color=COLORS["weights"], label="weights")
         axes.set_title(model)
         axes.set_xlabel("layer")
         axes.grid(visible=False, axis="x")
     log_axis(panels[0], [0.01, 0.1, 1, 10, 100])
     panels[0].set_ylabel("weights (MB, log scale)")
-    figure.suptitle("mmCNN, Figure 6: weights of each layer", x=0.01, ha="left", weight="bold")
-    return figure
+    return finish(figure, "mmCNN, Figure 6: weights of each layer", how="computed")

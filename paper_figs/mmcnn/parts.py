@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish
 from paper_figs.mmcnn.colors import COLORS
 from paper_figs.style import in_order, log_axis, read
 
@@ -18,7 +19,7 @@ def parts_figure(number: int, model: str) -> Figure:
         for axes, metric in zip(panels[:, column], ("conv_number", "self_number"), strict=True):
             of_metric = rows[rows["metric"].str.startswith(metric)]
             layers = of_metric["metric"].str.extract(r"layer (\d+)")[0].astype(int)
-            axes.bar(layers, of_metric["simulated_value"], 0.8, color=COLORS[metric])
+            axes.bar(layers, of_metric["simulated_value"], 0.8, color=COLORS[metric], label=metric)
             axes.grid(visible=False, axis="x")
         panels[0, column].set_title(limit.removeprefix("mmCNN, memory "))
         panels[1, column].set_xlabel("layer")
@@ -28,6 +29,4 @@ def parts_figure(number: int, model: str) -> Figure:
     panels[0, 0].set_yticks(range(6))
     panels[0, 0].set_ylabel("parts of weights\n(conv_number)")
     panels[1, 0].set_ylabel("parts of a layer\n(self_number, log scale)")
-    title = f"mmCNN, Figure {number}: parts of weights and of layers, {model}"
-    figure.suptitle(title, x=0.01, ha="left", weight="bold")
-    return figure
+    return finish(figure, f"mmCNN, Figure {number}: parts of weights and of layers, {model}", how="planned")

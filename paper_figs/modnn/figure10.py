@@ -3,8 +3,9 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish, mark_means, stated
 from paper_figs.modnn.colors import COLORS
-from paper_figs.style import REFERENCE_LINE, bar_groups, by_system, mark_means, read, stated, with_mean
+from paper_figs.style import REFERENCE_LINE, bar_groups, by_system, read, with_mean
 
 
 def draw() -> Figure:
@@ -14,10 +15,13 @@ def draw() -> Figure:
     values = with_mean(times[["moDNN", "vDNN"]].div(times["ideal case"], axis=0))
     figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
     places = bar_groups(axes, values, COLORS)
-    overheads = {name: stated(table, metric="time_overhead_avg", system=f"{name} vs ideal case") for name in values}
-    mark_means(axes, places, {name: 1 + overhead / 100 for name, overhead in overheads.items()})
-    axes.axhline(1, **REFERENCE_LINE)
+    papers = {
+        name: stated(table, "modnn", metric="time_overhead_avg", system=f"{name} vs ideal case")
+        for name in values.columns
+    }
+    mark_means(
+        axes, places, {name: number.changed(lambda percent: 1 + percent / 100) for name, number in papers.items()}
+    )
+    axes.axhline(1, **REFERENCE_LINE, label="ideal case")
     axes.set_ylabel("time of one batch (ideal case = 1)")
-    figure.legend(frameon=False, ncols=3, loc="outside lower center")
-    axes.set_title("moDNN, Figure 10: time of one batch, K40 with 12 GB", weight="bold")
-    return figure
+    return finish(figure, "moDNN, Figure 10: time of one batch, K40 with 12 GB")

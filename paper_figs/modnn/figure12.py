@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish
 from paper_figs.modnn.colors import COLORS
 from paper_figs.style import REFERENCE_LINE, in_order, read
 
@@ -18,13 +19,10 @@ def draw() -> Figure:
                 curve["budget_gb"], curve["simulated_value"], marker="o", markersize=3.5,
                 color=COLORS[system], label=system if axes is panels.flat[0] else None,
             )  # fmt: skip
-        axes.axhline(1, **REFERENCE_LINE)
+        axes.axhline(1, **REFERENCE_LINE, label="ideal case")
         axes.set_title(model)
     for axes in panels[-1]:
         axes.set_xlabel("budget (GB)")
     for axes in panels[:, 0]:
         axes.set_ylabel("time (ideal case = 1)")
-    figure.legend(frameon=False, ncols=2, loc="outside lower center")
-    title = "moDNN, Figure 12: time of one batch under different budgets"
-    figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
-    return figure
+    return finish(figure, "moDNN, Figure 12: time of one batch under different budgets", ours="Lines")

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish
 from paper_figs.modnn.colors import COLORS
 from paper_figs.style import read
 
@@ -16,6 +17,4 @@ def draw() -> Figure:
     axes.set_ylim(0, 1.1 * shown["simulated_value"].max())
     axes.set_xlabel("budget (GB)")
     axes.set_ylabel("energy (ideal case = 1)")
-    figure.legend(frameon=False, ncols=2, loc="outside lower center")
-    axes.set_title("moDNN, Figure 16: energy of ResNet-34 (256), K40", weight="bold")
-    return figure
+    return finish(figure, "moDNN, Figure 16: energy of ResNet-34 (256), K40", ours="Lines")

@@ -3,8 +3,9 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish, mark_means, stated
 from paper_figs.modnn.colors import COLORS
-from paper_figs.style import bar_groups, by_system, mark_means, read, stated, with_mean
+from paper_figs.style import bar_groups, by_system, read, with_mean
 
 IDEAL, MODNN = "ideal case, naive accumulation", "moDNN, 1 core"
 
@@ -19,8 +20,6 @@ def draw() -> Figure:
         IDEAL: "ideal case (naive gradient accumulation), 4 GPUs vs 1-GPU ideal case",
         MODNN: "moDNN, 4 GPUs, 1 CPU core, vs 1-GPU ideal case",
     }
-    mark_means(axes, places, {name: stated(table, system=system) for name, system in papers.items()})
+    mark_means(axes, places, {name: stated(table, "modnn", system=system) for name, system in papers.items()})
     axes.set_ylabel("speedup over one GPU")
-    figure.legend(frameon=False, ncols=3, loc="outside lower center")
-    axes.set_title("moDNN, Figure 17: speedup on four K40 over the ideal case on one", weight="bold")
-    return figure
+    return finish(figure, "moDNN, Figure 17: speedup on four K40 over the ideal case on one")

@@ -4,8 +4,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish, mark_means, stated
 from paper_figs.modnn.colors import COLORS
-from paper_figs.style import bar_groups, by_system, mark_means, read, stated, with_mean
+from paper_figs.style import bar_groups, by_system, read, with_mean
 
 PAPERS = {
     "moDNN, naive accumulation": "moDNN naive accumulation, 4 GPUs, {} per GPU, vs 1-GPU ideal case",
@@ -19,10 +20,7 @@ def draw() -> Figure:
     for axes, budget in zip(panels, ("6 GB", "3 GB"), strict=True):
         _draw(axes, budget)
         axes.set_ylabel(f"speedup, {budget} each")
-    handles, labels = panels[-1].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, ncols=4, loc="outside lower center")
-    panels[0].set_title("moDNN, Figure 18: speedup on four K40 over the ideal case on one", weight="bold")
-    return figure
+    return finish(figure, "moDNN, Figure 18: speedup on four K40 over the ideal case on one")
 
 
 def _draw(axes: Axes, budget: str) -> None:
@@ -31,4 +29,6 @@ def _draw(axes: Axes, budget: str) -> None:
     one_gpu = by_system(ideal[(ideal["item"] == "Figure 17") & (ideal["system"] == "ideal case")])
     values = with_mean(1 / times.div(one_gpu["ideal case"], axis=0))
     places = bar_groups(axes, values, COLORS)
-    mark_means(axes, places, {name: stated(table, system=PAPERS[name].format(budget)) for name in values.columns})
+    mark_means(
+        axes, places, {name: stated(table, "modnn", system=PAPERS[name].format(budget)) for name in values.columns}
+    )

@@ -3,8 +3,9 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish, mark_means, stated
 from paper_figs.modnn.colors import COLORS
-from paper_figs.style import bar_groups, by_system, mark_means, read, stated, with_mean
+from paper_figs.style import bar_groups, by_system, read, with_mean
 
 PAPERS = {
     "moDNN, 1 core": "moDNN 4 GPUs x 3 GB, 1 core, vs moDNN 1 GPU 12 GB",
@@ -20,8 +21,6 @@ def draw() -> Figure:
     figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
     places = bar_groups(axes, values, COLORS)
     table = read("modnn", "figure19")
-    mark_means(axes, places, {name: stated(table, system=system) for name, system in PAPERS.items()})
+    mark_means(axes, places, {name: stated(table, "modnn", system=system) for name, system in PAPERS.items()})
     axes.set_ylabel("speedup over one GPU")
-    figure.legend(frameon=False, ncols=3, loc="outside lower center")
-    axes.set_title("moDNN, Figure 19: four K40 with 3 GB each against one with 12 GB", weight="bold")
-    return figure
+    return finish(figure, "moDNN, Figure 19: four K40 with 3 GB each against one with 12 GB")

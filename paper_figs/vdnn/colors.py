@@ -12,6 +12,7 @@ COLORS = {
     "feature maps": "#3b82c4",
     "gradient maps": "#8fc1e3",
     "workspace": "#b4bbc0",
+    "share": "#123c69",
     "forward": "#3b82c4",
     "backward": "#123c69",
     "offload": "#e0a458",

@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, in_order, read
+from paper_figs.marks import band, finish, mark, stated
+from paper_figs.style import REFERENCE_LINE, in_order, read, share_axis
 from paper_figs.vdnn.colors import COLORS
 
 
@@ -12,25 +13,23 @@ def draw() -> Figure:
     shown = table[table["item"] == "Figure 1"]
     models = in_order(shown["model"])
     values = shown.pivot_table(index="model", columns="metric", values="simulated_value").loc[models]
-    figure, (memory, share) = plt.subplots(1, 2, figsize=(9.5, 3.5), layout="constrained")
-    memory.bar(models, values["memory"], 0.6, color=COLORS["base(p)"], label="base(p)")
-    papers = table[table["metric"] == "memory_usage"].drop_duplicates("model").set_index("model")["paper_value"]
-    paper = {"AlexNet": papers["AlexNet"], "VGG-16 (256)": papers["VGG-16"]}
-    memory.scatter(list(paper), list(paper.values()), **PAPER_MARKER, label=PAPER_LABEL)
+    figure, memory = plt.subplots(figsize=(9, 4.2), layout="constrained")
+    memory.bar(models, values["memory"], 0.6, color=COLORS["base(p)"], label="memory, network-wide allocation")
     memory.axhline(12, **REFERENCE_LINE, label="memory of a K40")
     memory.set_ylabel("memory (GB)")
-    memory.legend(frameon=False)
-    share.bar(models, 100 - values["unused_by_any_layer"], 0.6, color=COLORS["base(p)"])
-    unused = table.set_index("metric")["paper_value"]
-    share.axhspan(
-        100 - unused["memory_unused_max"], 100 - unused["memory_unused_min"],
-        color=PAPER_MARKER["color"], alpha=0.2, linewidth=0, label="range stated in the paper, deeper networks",
+    for place, model in (("AlexNet", "AlexNet"), ("VGG-16 (256)", "VGG-16")):
+        mark(memory, place, stated(table, "vdnn", metric="memory_usage", model=model))
+    share = share_axis(memory, "largest share that one layer uses (%)")
+    shares = 100 - values["unused_by_any_layer"]
+    share.plot(models, shares, "o-", color=COLORS["share"], label="largest share of one layer")
+    share.annotate(
+        "no FFT at 256 images: its workspace\nalone exceeds the card", (len(models) - 1, shares.iloc[-1]),
+        xytext=(len(models) - 1.5, 88), ha="right", fontsize=7.5,
+        arrowprops={"arrowstyle": "-", "color": "#374151", "linewidth": 0.8},
     )  # fmt: skip
-    share.set_ylabel("largest share that one layer uses (%)")
-    share.set_ylim(0, 100)
-    share.legend(frameon=False)
-    for axes in (memory, share):
-        axes.grid(visible=False, axis="x")
-        axes.tick_params("x", rotation=25)
-    figure.suptitle("vDNN, Figure 1: network-wide allocation, K40", x=0.01, ha="left", weight="bold")
-    return figure
+    used = [
+        stated(table, "vdnn", metric=f"memory_unused_{end}").changed(lambda unused: 100 - unused)
+        for end in ("max", "min")
+    ]
+    band(share, *used)
+    return finish(figure, "vDNN, Figure 1: memory of the baseline, and the share of it that one layer uses, K40")

@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, mark_out_of_memory, read
+from paper_figs.marks import finish, mark_rows, numbers
+from paper_figs.style import bar_groups, by_system, mark_out_of_memory, read
 from paper_figs.vdnn.colors import COLORS
 
 
@@ -14,10 +15,7 @@ def draw() -> Figure:
     figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
     places = bar_groups(axes, values, COLORS)
     mark_out_of_memory(axes, places, shown, COLORS)
-    paper = table.loc[table["metric"].eq("offloaded_size") & table["paper_value"].notna(), "paper_value"]
-    place = places.loc["VGG-16 (256)", "vDNN_all(m)"]
-    axes.scatter([place], paper, **PAPER_MARKER, label=PAPER_LABEL)
+    paper = numbers(table[table["metric"] == "offloaded_size"], "vdnn")
+    mark_rows(axes, places, paper.assign(model="VGG-16 (256)", system="vDNN_all(m)"))
     axes.set_ylabel("offloaded in a step (GB)")
-    figure.legend(frameon=False, ncols=6, loc="outside lower center")
-    axes.set_title("vDNN, Figure 10: memory offloaded", weight="bold")
-    return figure
+    return finish(figure, "vDNN, Figure 10: memory offloaded")

@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, read, stated
+from paper_figs.marks import finish, level, stated
+from paper_figs.style import REFERENCE_LINE, bar_groups, read
 from paper_figs.vdnn.colors import COLORS
 
 
@@ -17,13 +18,8 @@ def draw() -> Figure:
     figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
     bar_groups(axes, values[["forward", "backward"]], COLORS)
     copy = table[table["metric"] == "copy_bandwidth_share"].iloc[0]
-    axes.axhline(copy["simulated_value"], **REFERENCE_LINE, label="a copy takes at most")
-    axes.axhline(
-        stated(table, metric="dram_interference_worst_case"),
-        color=PAPER_MARKER["color"], linewidth=0.9, linestyle=":", label=PAPER_LABEL,
-    )  # fmt: skip
-    axes.set_ylabel("share of memory bandwidth (%)")
+    axes.axhline(copy["simulated_value"], **REFERENCE_LINE, label="what a copy takes at most")
+    level(axes, stated(table, "vdnn", metric="dram_interference_worst_case"))
+    axes.set_ylabel("memory bandwidth (% of 288 GB/s)")
     axes.tick_params("x", rotation=60)
-    figure.legend(frameon=False, ncols=4, loc="outside lower center")
-    axes.set_title("vDNN, Figure 11: memory bandwidth of VGG-16 (64), base(p)", weight="bold")
-    return figure
+    return finish(figure, "vDNN, Figure 11: memory bandwidth of VGG-16 (64), base(p)")

@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, log_axis, read
+from paper_figs.marks import Stated, finish, mark, numbers
+from paper_figs.style import REFERENCE_LINE, bar_groups, by_system, log_axis, read
 from paper_figs.vdnn.colors import COLORS
 
 CAPACITY_GB = 12
@@ -14,15 +15,12 @@ def draw() -> Figure:
     values = by_system(table[(table["item"] == "Figure 13") & (table["metric"] == "max_memory")])
     figure, axes = plt.subplots(figsize=(8, 3.8), layout="constrained")
     places = bar_groups(axes, values, COLORS)
-    papers = table[(table["metric"] == "max_memory") & table["paper_value"].notna()]
+    papers = numbers(table[table["metric"] == "max_memory"], "vdnn")
     for row in papers.itertuples():
         system = "vDNN_dyn" if row.system == "vDNN_dyn" else "base(p)"
         model = "VGG-16 (32)" if row.model == "VGG-16" else row.model
-        axes.scatter([places.loc[model, system]], [row.paper_value], **PAPER_MARKER)
-    axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
+        mark(axes, places.loc[model, system], Stated(row.paper_value, row.standing))
     axes.axhline(CAPACITY_GB, **REFERENCE_LINE, label="memory of a K40")
     log_axis(axes, [2, 5, 10, 20, 50, 100])
     axes.set_ylabel("maximum memory (GB, log scale)")
-    figure.legend(frameon=False, ncols=4, loc="outside lower center")
-    axes.set_title("vDNN, Figure 13: very deep networks, batch 32", weight="bold")
-    return figure
+    return finish(figure, "vDNN, Figure 13: very deep networks, batch 32")

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish
 from paper_figs.style import read, thousands
 from paper_figs.vdnn.colors import COLORS
 
@@ -15,13 +16,14 @@ def draw() -> Figure:
     convolutions = sum(layer.startswith("features") for layer in values.index)
     names = [f"conv {n + 1}" if n < convolutions else f"FC {n - convolutions + 1}" for n in range(len(values))]
     figure, (maps, weights) = plt.subplots(2, 1, figsize=(8, 4.6), sharex=True, layout="constrained")
-    maps.bar(names, values["layer_map_bytes"], 0.7, color=COLORS["feature maps"])
+    maps.bar(
+        names, values["layer_map_bytes"], 0.7, color=COLORS["feature maps"], label="workspace, input and output maps"
+    )
     thousands(maps.yaxis)
     maps.set_ylabel("workspace and maps (MB)")
-    weights.bar(names, values["layer_weight_bytes"], 0.7, color=COLORS["weights"])
+    weights.bar(names, values["layer_weight_bytes"], 0.7, color=COLORS["weights"], label="weights")
     weights.set_ylabel("weights (MB)")
     for axes in (maps, weights):
         axes.grid(visible=False, axis="x")
     weights.tick_params("x", rotation=60)
-    maps.set_title("vDNN, Figure 4: what each layer of VGG-16 (256) needs, forward", weight="bold")
-    return figure
+    return finish(figure, "vDNN, Figure 4: what each layer of VGG-16 (256) needs, forward")

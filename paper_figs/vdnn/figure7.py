@@ -5,6 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
+from paper_figs.marks import finish
 from paper_figs.style import in_order, read
 from paper_figs.vdnn.colors import COLORS
 
@@ -34,8 +35,7 @@ def draw() -> Figure:
         axes.grid(visible=False, axis="y")
         axes.set_ylabel(direction)
     panels[-1].set_xlabel("ms since the step began")
-    panels[0].set_title("vDNN, Figure 7: copies of the inputs of VGG-16 (64), conv1_2 to pool2", weight="bold")
-    return figure
+    return finish(figure, "vDNN, Figure 7: copies of the inputs of VGG-16 (64), conv1_2 to pool2")
 
 
 def _name_bars(axes: Axes, bars: BarContainer) -> None:

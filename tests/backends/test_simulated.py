@@ -6,6 +6,7 @@ import pytest
 
 from membench.backends.simulated import SimulatedBackend
 from membench.codecs.rows import csr
+from membench.core.graph.codec import ActivationCodec
 from membench.core.graph.schedule import (
     Compute,
     Decode,
@@ -81,10 +82,28 @@ def test_copies_of_both_directions_share_one_engine_without_full_duplex() -> Non
     assert step_time_s(*both, cost=OneEngineCost()) == pytest.approx(6.0)
 
 
-def test_a_codec_overlaps_with_kernels_and_takes_one_block_at_a_time() -> None:
-    encode, decode = (kind(0, 1, csr(), "codec") for kind in (Encode, Decode))
-    assert step_time_s(encode, Compute(1)) == pytest.approx(6.0)
-    assert step_time_s(encode, Encode(0, 1, csr(), "other"), decode) == pytest.approx(18.0)
+class HalfTheDevice(UnitCost):
+    """Neither a task nor a codec keeps more than half of the device busy."""
+
+    def task_share(self, task: Task) -> float:
+        return 0.5
+
+    def codec_share(self, codec: ActivationCodec) -> float:
+        return 0.5
+
+
+def test_kernels_that_leave_room_overlap() -> None:
+    assert step_time_s(Compute(0), Compute(1, "other"), cost=HalfTheDevice()) == pytest.approx(2.5)
+    three = (Compute(0), Compute(1, "second"), Compute(2, "third"))
+    assert step_time_s(*three, cost=HalfTheDevice()) == pytest.approx(4.5)
+
+
+def test_a_codec_overlaps_with_kernels_as_far_as_it_leaves_room() -> None:
+    encode, other = Encode(0, 1, csr(), "codec"), Encode(0, 1, csr(), "other")
+    assert step_time_s(encode, Compute(1)) == pytest.approx(6.0 + 2.0)
+    assert step_time_s(encode, Compute(1), cost=HalfTheDevice()) == pytest.approx(6.0)
+    assert step_time_s(encode, other, cost=HalfTheDevice()) == pytest.approx(6.0)
+    assert step_time_s(encode, other, Decode(0, 1, csr(), "codec")) == pytest.approx(18.0)
     assert step_time_s(Encode(0, 1, csr(), "compute"), Compute(1)) == pytest.approx(8.5)
 
 

@@ -76,7 +76,8 @@ def test_a_papers_part_of_the_scoreboard_is_on_one_page_with_its_figures_and_rep
     assert len(names) >= 5
     for name in names:
         assert "## What deviates" in pages[f"papers/{name}.md"]
-        assert f"](../paper_figs/{name}/figure" in pages[f"papers/{name}.md"]
+        assert f"](../paper_figs/{name}/README.md)" in pages[f"papers/{name}.md"]
+        assert "](figure" in pages[f"papers/{name}_pictures.md"]
         assert f"](../report/{name}.html)" in pages[f"papers/{name}.md"]
 
 

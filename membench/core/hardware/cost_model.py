@@ -37,6 +37,10 @@ class CostModel(ABC):
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
         """Return the algorithms that can run a task, the fastest first; at least one."""
 
+    def task_share(self, task: Task) -> float:
+        """Return the share of the device that a task's kernels keep busy; another stream's have the rest."""
+        return 1.0
+
     @abstractmethod
     def launch_time_s(self, task: Task) -> float:
         """Return the seconds before a task's work starts, during which another stream's task may run."""
@@ -83,3 +87,7 @@ class CostModel(ABC):
     @abstractmethod
     def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
         """Return the seconds of encoding an activation of that size into so many bytes, or of decoding it."""
+
+    def codec_share(self, codec: ActivationCodec) -> float:
+        """Return the share of the device that an encoding's streams keep busy together; kernels have the rest."""
+        return 1.0

@@ -106,7 +106,7 @@ class Efficiency:
         step_s: seconds of every step outside its tasks: data layer, weight update, the host's own work.
         codec: fraction of the peak memory bandwidth, in one stream's conversions between an activation and its encoded
             form; None: `memory`.
-        codec_streams: speed-up of many streams over one, at best.
+        codec_streams: streams of conversions that fill the device; one leaves the rest of it to kernels.
         codec_nonzero_bytes: bytes of a non-zero in the form that conversions go through where it is wider than the
             encoded one; 0: they go straight to the encoded form.
         convolution: fraction of the peak arithmetic rate, by the name of each of the library's convolution algorithms;

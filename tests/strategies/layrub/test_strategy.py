@@ -8,7 +8,9 @@ from torch import nn
 from torchvision.models.resnet import Bottleneck, ResNet
 
 from membench.backends.cpu import Chaos, CpuBackend
+from membench.backends.simulated import SimulatedBackend
 from membench.capture.capture import capture
+from membench.core import configuration
 from membench.core.errors import InvalidSchedule
 from membench.core.graph.schedule import (
     COMPUTE_STREAM,
@@ -22,7 +24,10 @@ from membench.core.graph.schedule import (
     Wait,
 )
 from membench.core.graph.task_graph import Phase, Role, TaskGraph
+from membench.core.hardware.efficiency import Efficiency
 from membench.core.step.workload import Workload
+from membench.cost.roofline import RooflineCost
+from membench.execution.executor import execute
 from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
 from membench.planning.checking.validate import validate
@@ -30,6 +35,7 @@ from membench.planning.memory.liveness import copied_bytes, peak_bytes
 from membench.steps.compile import CompiledStep
 from membench.steps.plan import plan
 from membench.steps.simulated_step import simulated_step
+from membench.strategies.base import Strategy
 from membench.strategies.layrub.activations import Activations
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.network_wide import NetworkWide
@@ -97,6 +103,25 @@ def test_gradient_streams_without_reuse_need_no_barrier(chain: Reference) -> Non
     schedule = plan(chain.captured.graph, NetworkWide(gradient_streams=True), COST, None)
     assert any(isinstance(item, Compute) and item.stream == WEIGHT_GRADIENT_STREAM for item in schedule.instructions)
     assert run_in_chaos(chain, schedule) == ""
+
+
+@pytest.mark.parametrize("half_waves", [0.0, 1.0])
+def test_barriers_cost_what_gradients_would_overlap(half_waves: float) -> None:
+    """Kernels that fill the device overlap only in their launch, which is nothing here (Section 4.3, Figure 8)."""
+    device = configuration.load("device", "k40m")
+    cost = RooflineCost(device, Efficiency(arithmetic=0.3, memory=0.4, half_waves=half_waves))
+    graph = cost.annotate(lower_layers(captured_model("cifar10_quick", 100), CAFFE))
+
+    def time_s(strategy: Strategy) -> float:
+        schedule = plan(graph, strategy, cost, None)
+        return execute(schedule, SimulatedBackend(schedule.graph, cost)).step_time_s
+
+    gained_s, with_barriers_s = (
+        time_s(strategy(gradient_streams=False)) - time_s(strategy(gradient_streams=True))
+        for strategy in (NetworkWide, LayrubIntra)
+    )
+    assert with_barriers_s == pytest.approx(0, abs=1e-9)
+    assert gained_s > 0.02 * time_s(NetworkWide()) if half_waves else gained_s == pytest.approx(0, abs=1e-9)
 
 
 def test_gradient_streams_have_a_workspace_of_their_own(chain: Reference) -> None:
