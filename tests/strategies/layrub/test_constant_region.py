@@ -6,7 +6,8 @@ import pytest
 
 from membench.core.graph.schedule import Free, Reserve
 from membench.core.graph.task_graph import Role, TaskGraph
-from membench.frameworks.caffe import CAFFE
+from membench.core.hardware.efficiency import Efficiency
+from membench.frameworks.caffe import CAFFE, Caffe
 from membench.frameworks.lowering import lower_layers
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import peak_bytes
@@ -118,6 +119,16 @@ def test_gradients_lie_in_the_region_only_with_the_intra_layer_strategy(residual
     )
     assert in_inter == len(gradients)
     assert in_hybrid <= len(walk(Activations(hybrid.graph)).piece_bytes)  # what pieces hold at the end of the step
+
+
+@pytest.mark.parametrize(("name", "is_shared"), [("alexnet", True), ("vgg16", False)])
+def test_a_prefetched_batch_as_large_as_the_first_piece_serves_as_it(name: str, is_shared: bool) -> None:
+    caffe = Caffe(Efficiency(1.0, 1.0), context_bytes=0, group_bytes=0, prefetched_batches=4, rounds_allocations=False)
+    graph = caffe.lower(captured_model(name, 2))
+    [batch] = [block for block in graph.blocks if block.role is Role.INPUT]
+    schedule = plan(graph, LayrubHybrid(fixed_region=True, only_needed=False), UnitCost(), None)
+    validate(schedule)
+    assert graph.overhead_bytes - schedule.graph.overhead_bytes == (batch.size_bytes if is_shared else 0)
 
 
 def test_what_pooling_keeps_inside_stays_on_the_device(residual: TaskGraph) -> None:
