@@ -298,7 +298,7 @@ class _GraphWriter:
         """Add a task; it creates the written blocks that are new, and updates, so also reads, the others.
 
         Args:
-            kind: of a task beside the layer's own kernels; None: the layer's.
+            kind: the kind of a task beside the layer's own kernels; None: the layer's.
         """
         created = [block for block in dict.fromkeys(writes) if block not in self._written]
         self._written.update(created)
