@@ -14,6 +14,9 @@ from membench.planning.memory.liveness import peak_bytes
 from membench.steps.plan import Runs
 from membench.sweep.cells.metrics import Metrics, compute_spans
 
+ITERATIONS = 20
+"""In a time of Table 5, as it is headed."""
+
 INTERMEDIATE_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.INTERNAL})
 """Activations, their gradients, and what layers keep inside (Section 6)."""
 
@@ -81,6 +84,34 @@ def epoch_time_s(paper: Paper, cell: PaperCell, record: Record) -> float | None:
         return None
     images = paper.training_images[paper.models[cell.model]["dataset"]]
     return iteration_s * images / record.configuration["batch_size"]
+
+
+def table_5_time_s(paper: Paper, cell: PaperCell, record: Record) -> float | None:
+    """Return the time that Table 5 prints, see `table_5_steps`."""
+    if record.outcome is not Outcome.OK:
+        return None
+    model, batch_size = paper.models[cell.model], record.configuration["batch_size"]
+    steps = table_5_steps(model, paper.systems[cell.system], paper.training_images, batch_size)
+    return steps * record.metrics["step_time_s"]
+
+
+def runtime_memory_bytes(paper: Paper, cell: PaperCell, record: Record) -> float | None:
+    """Return what nvidia-smi shows of a run: its peak, and what the card holds in use without any process."""
+    if record.outcome is not Outcome.OK:
+        return None
+    return record.metrics["peak_memory_bytes"] + (record.configuration["device"].get("idle_bytes") or 0)
+
+
+def table_5_steps(
+    model: Mapping[str, Any], system: Mapping[str, Any], training_images: Mapping[str, int], batch_size: int
+) -> float:
+    """Return the forward and backward passes in a time of Table 5.
+
+    They are those of 20 iterations, or of an epoch where an entry of `Paper.models` has ``table_5: epoch``.
+    """
+    if model.get("table_5") == "epoch":
+        return training_images[model["dataset"]] / batch_size
+    return ITERATIONS * steps_per_iteration(model, system)
 
 
 def steps_per_iteration(model: Mapping[str, Any], system: Mapping[str, Any]) -> int:

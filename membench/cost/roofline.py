@@ -20,7 +20,7 @@ from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 from membench.cost.kernels import SameKernels, computes_both_gradients, kernels_of, launches
 from membench.cost.library_memory import layout_copies_bytes
 from membench.cost.rates import kernel_time_s
-from membench.cost.waves import task_waves, wave_efficiency
+from membench.cost.waves import task_waves, tile_fill, wave_efficiency
 
 ARITHMETIC_KINDS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION})
 """Kinds bound by the arithmetic rate or, where the framework's efficiency asks for it, by the longer of the two.
@@ -39,7 +39,8 @@ class RooflineCost(CostModel):
     Seconds of a task are its floating-point operations over the reached arithmetic rate (operations/s), or the bytes
     that it moves over the reached bandwidth (bytes/s). A convolution with an algorithm of its own takes the longer of
     the two: for the algorithm's operations, and for the bytes of its tensors and workspace. Where the efficiency has
-    `Efficiency.half_waves`, a task with few thread blocks reaches less of either rate. Where it has
+    `Efficiency.half_waves`, a task with few thread blocks reaches less of either rate; with `tile_channels`, a
+    convolution's operations count in whole tiles. Where it has
     `Efficiency.kernels`, a task is priced by its kernels (`membench.cost.rates`). Seconds of a copy are latency plus
     bytes over the link's rate.
 
@@ -119,7 +120,7 @@ class RooflineCost(CostModel):
         moving_s = task.moved_bytes / self._memory_bytes_per_s
         if task.kind not in ARITHMETIC_KINDS:
             return moving_s / self.occupancy(task)
-        time_s = task.operations / self._operations_per_s
+        time_s = task.operations / tile_fill(task, self._efficiency.tile_channels) / self._operations_per_s
         if self._efficiency.bandwidth_bounds_products:
             time_s = max(time_s, moving_s)
         return time_s / self.occupancy(task)
@@ -158,7 +159,8 @@ class RooflineCost(CostModel):
         """Return the fraction of its rate that a task reaches with the thread blocks that it has."""
         if self._device.multiprocessors is None:
             return 1.0
-        return wave_efficiency(task_waves(task, self._device.multiprocessors), self._efficiency.half_waves)
+        waves = task_waves(task, self._device.multiprocessors, self._efficiency.tile_channels)
+        return wave_efficiency(waves, self._efficiency.half_waves)
 
     def task_share(self, task: Task) -> float:
         return self.occupancy(task) if self._efficiency.half_waves else 1.0

@@ -11,12 +11,16 @@ Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 
   blob.
 - ``Scale`` in place keeps a copy of its input (``temp_``) for the gradient of its factors.
 - ``ReLU`` in place reads its output; ``Pooling`` keeps the index of each maximum (``max_idx_``, an int each), because
-  Caffe does not give max pooling to cuDNN where in-place layers follow; average pooling keeps nothing.
+  Caffe does not give max pooling to cuDNN where in-place layers follow; average pooling keeps nothing. Its own kernels
+  visit each window number by number, and backward each number's windows (``pooling_layer.cu``).
 - ``Pooling3D``, which P3D's authors added (ZhaofanQiu/pseudo-3d-residual-networks), keeps the same index.
 - ``LRN`` runs on cuDNN and keeps nothing; its backward reads input and output. (Caffe's own kernel keeps ``scale_``.)
 - ``Dropout`` keeps a 32-bit random number per element (``rand_vec_``); ``SoftmaxWithLoss`` keeps ``prob_``.
-- ``Convolution`` and ``InnerProduct`` keep nothing full-size: workspace and handles are the framework's constants.
-- ``Eltwise`` (SUM) and ``Concat`` copy the gradient for each input; they read no data.
+- ``Convolution`` and ``InnerProduct`` keep nothing full-size: workspace and handles are the framework's constants. A
+  convolution's bias is added by a kernel of its own, and has one for its gradient (``cudnn_conv_layer.cu``).
+- ``Split`` adds the gradients of an output's readers one after another (``split_layer.cu``).
+- ``Eltwise`` (SUM) and ``Concat`` copy the gradient for each input; they read no data. A sum is set to zero, then each
+  input is added to it.
 """
 
 from dataclasses import replace
@@ -26,10 +30,19 @@ from membench.core.graph.task_graph import ARGUMENT_ROLES, Kind, Phase, TaskGrap
 from membench.core.hardware.efficiency import Efficiency
 from membench.frameworks import layers
 from membench.frameworks.base import Framework, lost_to_rounding_bytes
-from membench.frameworks.layers import LayerLibrary, LayerType
+from membench.frameworks.layers import LayerLibrary, LayerType, WindowPasses
 from membench.frameworks.lowering import lower_layers
 
-CONVOLUTION = layers.convolution("Convolution")
+MAX_POOLING_PASSES = WindowPasses(forward=(4.6, 0.39), backward=(7.6, 0.56))
+"""Published times of Caffe's own kernels over those of ReLU beside them, which makes 2 and 3 passes.
+
+soumith/convnet-benchmarks, commit de7cfc3 (VGG-A, 64 images; GoogLeNet, 128), by its README a Titan Black, the K40's
+chip.
+Forward 6.1 passes over the output for windows of 2 x 2, 8.8 and 7.4 of 3 x 3 with steps of 2 and 1; backward 8.0, 9.1
+and 12.7 over the input, whose numbers lie in 1, 2.25 and 9 windows. These two lines go through them within 10 %.
+"""
+
+CONVOLUTION = replace(layers.convolution("Convolution"), bias_kernels=True)
 INNER_PRODUCT = layers.inner_product("InnerProduct")
 BATCH_NORM = LayerType(
     "BatchNorm",
@@ -60,12 +73,19 @@ RELU = LayerType("ReLU", Kind.RELU, ("relu", "relu_"), may_be_in_place=True, rea
 DROPOUT = LayerType(
     "Dropout", Kind.DROPOUT, ("native_dropout",), ("copy_",), may_be_in_place=True, keeps=("random numbers",)
 )
-MAX_POOLING = LayerType("Pooling (MAX)", Kind.POOLING, ("max_pool2d_with_indices",), keeps=("index",))
+MAX_POOLING = LayerType(
+    "Pooling (MAX)", Kind.POOLING, ("max_pool2d_with_indices",), keeps=("index",), window_passes=MAX_POOLING_PASSES
+)
 VIDEO_MAX_POOLING = replace(MAX_POOLING, name="Pooling3D (MAX)", marks=("max_pool3d_with_indices",))
 AVERAGE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("avg_pool2d", "mean"))
 ADAPTIVE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
 LRN = layers.local_response_norm("LRN")
-SUM = LayerType("Eltwise (SUM)", Kind.ADD, ("add", "add_"))  # never in place, as torch's may be
+SUM = LayerType(
+    "Eltwise (SUM)",  # never in place, as torch's may be
+    Kind.ADD,
+    ("add", "add_"),
+    forward_passes=7,  # zeros 1, then each of two inputs added to them 3
+)
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
 ZERO_CHANNELS = LayerType("Concat", Kind.CONCATENATE, ("constant_pad_nd",))  # with a constant blob of zeros
 SOFTMAX_LOSS = layers.softmax_loss("SoftmaxWithLoss", "probabilities")
@@ -80,6 +100,7 @@ CAFFE = LayerLibrary(
     sum_name="split",
     weight_states=("momentum",),
     scale=SCALE,
+    sums_pairwise=True,
 )  # fmt: skip
 
 

@@ -14,6 +14,29 @@ _LOSS_OPERATORS = ("nll_loss_forward", "nll_loss2d_forward", "add", "add_", "mul
 
 
 @dataclass(frozen=True)
+class WindowPasses:
+    """Memory traffic of a pooling kernel that visits each number of each window, in passes over a whole tensor.
+
+    Attributes:
+        forward: over the output: in any case, and in addition for each number of a window.
+        backward: over the input's gradient: in any case, and for each window that a number lies in.
+    """
+
+    forward: tuple[float, float]
+    backward: tuple[float, float]
+
+    def forward_bytes(self, output_bytes: int, window: int) -> int:
+        """Return the bytes of the forward pass for windows of so many numbers."""
+        fixed, each = self.forward
+        return round(output_bytes * (fixed + each * window))
+
+    def backward_bytes(self, input_bytes: int, output_bytes: int, window: int) -> int:
+        """Return the bytes of the backward pass for windows of so many numbers."""
+        fixed, each = self.backward
+        return round(fixed * input_bytes + each * window * output_bytes)
+
+
+@dataclass(frozen=True)
 class LayerType:
     """One of a framework's layers. Full-size means as large as the layer's output.
 
@@ -36,8 +59,10 @@ class LayerType:
         parameters_first: its backward computes the gradient of its parameters in a task of its own; only that task
             reads data and what is kept, the data gradient reads the parameters (Layrub, Section 3.1). Otherwise one
             task computes both.
+        bias_kernels: kernels of their own add its bias to its output, and sum up the bias's gradient.
         forward_passes, parameter_passes, data_passes: number of full-size reads and writes of each task, where that
             does not follow from its blobs (in place).
+        window_passes: those of a pooling, where windows that overlap make them more.
     """
 
     name: str
@@ -55,9 +80,11 @@ class LayerType:
     gradient_in_place: bool = False
     forwards_gradient_to: int = 0
     parameters_first: bool = False
+    bias_kernels: bool = False
     forward_passes: int = 0
     parameter_passes: int = 0
     data_passes: int = 0
+    window_passes: WindowPasses | None = None
 
     def matches(self, operators: set[str]) -> bool:
         """Return whether a captured layer that runs these operators is of this type."""
@@ -110,6 +137,7 @@ class LayerLibrary:
         bias: the layer that adds a bias; None where the layer with the weight does so itself.
         keeps_weight_gradients: they stay for the whole run; otherwise each is applied and freed at once.
         sums_in_place: that sum takes the first gradient's memory.
+        sums_pairwise: that sum adds one gradient after another to its output, instead of all in one kernel.
     """
 
     framework: str
@@ -121,6 +149,7 @@ class LayerLibrary:
     bias: LayerType | None = None
     keeps_weight_gradients: bool = True
     sums_in_place: bool = False
+    sums_pairwise: bool = False
 
     def type_of(self, layer: LayerTasks, name: str) -> LayerType:
         """Return the type of a captured layer.

@@ -79,7 +79,9 @@ class _GraphWriter:
 
     def forward(self, position: int) -> None:
         layer = self._net.layers[position]
-        external = [self._external_block(b) for b in (*layer.weights, *layer.statistics, *layer.labels)]
+        weights = [self._external_block(block) for block in layer.weights]
+        biases = [weights.pop() for _ in weights[1:]] if layer.type.bias_kernels else []
+        external = [*weights, *(self._external_block(block) for block in (*layer.statistics, *layer.labels))]
         statistics = [self._external_block(block) for block in layer.statistics]
         inputs = [self._data[blob] for blob in layer.inputs]
         full_bytes = self._full_bytes(layer)
@@ -96,8 +98,12 @@ class _GraphWriter:
             Phase.LOSS if is_loss else Phase.FORWARD,
             reads=[*inputs, *external],
             writes=[*statistics, *kept, self._data[layer.output]],
-            moved_bytes=layer.type.forward_passes * full_bytes,
+            moved_bytes=self._forward_bytes(layer),
         )
+        if biases:
+            output = self._data[layer.output]
+            name = f"{layer.name}:bias"
+            self._add_task(position, name, Phase.FORWARD, reads=[output, *biases], writes=[output], kind=Kind.OTHER)
 
     def _keep(self, position: int, what: str, size_bytes: int) -> int:
         name = f"{self._names[position]}:{what}"
@@ -117,6 +123,10 @@ class _GraphWriter:
         weights = [self._external[block] for block in layer.weights]
         needs_data = any(self._needs_gradient[blob] for blob in layer.inputs)
         updated = self._weight_gradients(position)
+        if layer.type.bias_kernels and (biases := updated[1:]):
+            updated = updated[:1]
+            name = f"{layer.name}:bias gradient"
+            self._add_task(position, name, Phase.BACKWARD, reads=received, writes=biases, kind=Kind.OTHER)
         if updated and (layer.type.parameters_first or not needs_data):
             self._add_task(
                 position,
@@ -171,7 +181,11 @@ class _GraphWriter:
             total = own[0]
         else:
             total = self._add_block(f"{name}:gradient", self._net.blob_bytes[blob], Role.GRADIENT, layer)
-        self._add_task(layer, name, Phase.BACKWARD, reads=gradients, writes=[total], kind=Kind.ADD)
+        passes = 3 * (len(gradients) - 1) if self._library.sums_pairwise else 0
+        moved_bytes = passes * self._net.blob_bytes[blob]
+        self._add_task(
+            layer, name, Phase.BACKWARD, reads=gradients, writes=[total], kind=Kind.ADD, moved_bytes=moved_bytes
+        )
         return total
 
     def _may_overwrite(self, layer: NetLayer, gradient: int) -> bool:
@@ -216,7 +230,7 @@ class _GraphWriter:
                 reads=reads,
                 writes=[block, *updated],
                 gradient_of=GradientOf.DATA,
-                moved_bytes=2 * size_bytes if copies else layer.type.data_passes * self._full_bytes(layer),
+                moved_bytes=2 * size_bytes if copies else self._data_bytes(layer, size_bytes),
             )
 
     def _find_needs_gradient(self) -> list[bool]:
@@ -251,6 +265,20 @@ class _GraphWriter:
         blob = layer.inputs[0] if layer.type.kind is Kind.LOSS else layer.output
         return self._net.blob_bytes[blob]
 
+    def _forward_bytes(self, layer: NetLayer) -> int:
+        """Return the bytes that a layer's forward pass moves; 0: those of its blobs."""
+        full_bytes = self._full_bytes(layer)
+        if passes := layer.type.window_passes:
+            return passes.forward_bytes(full_bytes, layer.window)
+        return layer.type.forward_passes * full_bytes
+
+    def _data_bytes(self, layer: NetLayer, input_bytes: int) -> int:
+        """Return the bytes that a layer's data gradient moves; 0: those of its blobs."""
+        full_bytes = self._full_bytes(layer)
+        if passes := layer.type.window_passes:
+            return passes.backward_bytes(input_bytes, full_bytes, layer.window)
+        return layer.type.data_passes * full_bytes
+
     def _add_block(self, name: str, size_bytes: int, role: Role, layer: int) -> int:
         self._blocks.append(Block(len(self._blocks), name, size_bytes, role, layer))
         return len(self._blocks) - 1
@@ -267,17 +295,21 @@ class _GraphWriter:
         gradient_of: GradientOf | None = None,
         moved_bytes: int = 0,
     ) -> None:
-        """Add a task; it creates the written blocks that are new, and updates, so also reads, the others."""
+        """Add a task; it creates the written blocks that are new, and updates, so also reads, the others.
+
+        Args:
+            kind: the kind of a task beside the layer's own kernels; None: the layer's.
+        """
         created = [block for block in dict.fromkeys(writes) if block not in self._written]
         self._written.update(created)
-        layer = self._net.layers[position] if position < len(self._net.layers) else None
+        layer = self._net.layers[position] if kind is None else None
         all_reads = dict.fromkeys([*reads, *(block for block in writes if block not in created)])
         touched = sum(self._blocks[block].size_bytes for block in (*all_reads, *writes))
         self._tasks.append(
             Task(
                 index=len(self._tasks),
                 name=name,
-                kind=kind or (layer.type.kind if layer else Kind.OTHER),
+                kind=layer.type.kind if layer else kind or Kind.OTHER,
                 phase=phase,
                 layer=position,
                 reads=tuple(all_reads),

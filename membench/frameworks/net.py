@@ -7,6 +7,7 @@ the layer that made it, reads that input.
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from membench.core.errors import UnsupportedModel
@@ -27,6 +28,7 @@ class NetLayer:
         operations: floating-point operations of its forward pass; each task of its backward pass takes as many.
         convolution: its geometry, if it is a convolution.
         channel_bytes: size of a vector with one number per channel, if it keeps such vectors.
+        window: numbers in a window of a pooling whose traffic depends on them.
     """
 
     name: str
@@ -39,6 +41,7 @@ class NetLayer:
     operations: int = 0
     convolution: Convolution | None = None
     channel_bytes: int = 0
+    window: int = 0
 
     @property
     def keeps(self) -> tuple[str, ...]:
@@ -117,6 +120,7 @@ class _Reader:
             channel_bytes=min(self._graph.blocks[kept].size_bytes for kept in layer.creates)
             if layer_type.keeps_per_channel
             else 0,
+            window=_window(layer) if layer_type.window_passes else 0,
         )
         if second is not None:
             output = self._add(f"{name}:{second.name}", second, (output,), size_bytes, weights=taken)
@@ -177,6 +181,13 @@ class _Reader:
     def _new_value(self, size_bytes: int) -> int:
         self.value_bytes.append(size_bytes)
         return len(self.value_bytes) - 1
+
+
+def _window(layer: LayerTasks) -> int:
+    """Return the numbers in a window of a pooling."""
+    [call] = [task.call for task in layer.tasks if task.call is not None]
+    _, kernel_size, *_ = call.args
+    return prod(kernel_size)
 
 
 def _assign_blobs(reader: _Reader) -> Net:

@@ -10,11 +10,12 @@ O(sqrt(n)) memory and one more forward pass (Section 4.3).
 - The search for B is the published planner's: from B = 0 twice B = sqrt(x y / 2), where the previous plan keeps x bytes
   between segments of at most y; then a grid between the smallest y and sqrt(2) times the next such guess. Of these
   plans the one with the least peak is taken. (The planner counts whole MB; here bytes, so that small networks are cut
-  as well.) The search does not compare them with no plan at all: where activations are few, its best may recompute
-  nothing (LeNet) or need more memory than none (CIFAR10-quick).
-- In the paper the user marks where segments may end. Here a segment may end where only one of its activations is read
-  later, and no earlier activation is written in place later; the marks of the published examples, the inputs of
-  residual units, are such places.
+  as well.) The search does not compare them with no plan at all: where activations are few, its best may need more
+  memory than none (CIFAR10-quick).
+- A segment may end where only one of its activations is read later, and no earlier activation is written in place
+  later. In the paper and in its planner the user marks such places; the published example of a convolutional network
+  marks the inputs of residual units. `marks_units` leaves only these: behind poolings, sums and the ReLU on a sum, and
+  concatenations.
 - The last segment is recomputed as well (Algorithm 1; the planner marks every operator except those that it keeps).
 
 Not SuperNeurons, which recomputes cheap layers only; nothing is copied to the host. Dropout's masks and the running
@@ -26,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from math import inf, sqrt
 
 from membench.core.graph.schedule import Schedule
-from membench.core.graph.task_graph import AFTER_THE_LOSS, RESULT_ROLES, Block, TaskGraph
+from membench.core.graph.task_graph import AFTER_THE_LOSS, RESULT_ROLES, Block, Kind, TaskGraph
 from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool, Pool, allocated
@@ -43,6 +44,9 @@ TRIALS = 6
 MATCH_RANGE = 16
 """Largest ratio between the sizes of a block and of the free storage that it takes (``NNVM_EXEC_MATCH_RANGE``)."""
 
+UNIT_ENDS = frozenset({Kind.POOLING, Kind.ADD, Kind.CONCATENATE})
+"""Kinds of layers that end units of networks, as does the ReLU on a sum."""
+
 Cut = tuple[int, int]
 """Start and end of a segment, in positions of tasks."""
 
@@ -52,15 +56,17 @@ class Memonger(Strategy):
 
     Args:
         shares_storages: activations lie in storages that MXNet plans before the run, instead of memory on demand.
+        marks_units: segments end only where a published network's units do, instead of at any narrow place.
     """
 
     name = "memonger"
 
-    def __init__(self, shares_storages: bool = False) -> None:
+    def __init__(self, shares_storages: bool = False, marks_units: bool = False) -> None:
         self._shares_storages = shares_storages
+        self._marks_units = marks_units
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        forward, repeatable = _ForwardPass(graph), Repeatable(graph, cost)
+        forward, repeatable = _ForwardPass(graph, marks_units=self._marks_units), Repeatable(graph, cost)
         different = dict.fromkeys(tuple(forward.split(size)) for size in forward.segment_sizes_bytes())
         choices = map(forward.segments, different)
         best = min(choices, key=lambda segments: self._peak_bytes(repeatable, segments))
@@ -81,11 +87,21 @@ class Memonger(Strategy):
 class _ForwardPass:
     """The forward pass and the loss, and the places at which it can be cut into segments."""
 
-    def __init__(self, graph: TaskGraph) -> None:
+    def __init__(self, graph: TaskGraph, *, marks_units: bool) -> None:
         self._blocks = graph.blocks
         self._tasks = [task for task in graph.tasks if task.phase not in AFTER_THE_LOSS]
         self._last_use = {b: p for p, task in enumerate(self._tasks) for b in (*task.reads, *task.writes)}
         self._may_end = self._find_ends()
+        if marks_units:
+            self._may_end = [may and ends for may, ends in zip(self._may_end, self._unit_ends(), strict=True)]
+
+    def _unit_ends(self) -> list[bool]:
+        """Return for each task whether it ends a unit of a network."""
+        sums = {block for task in self._tasks if task.kind is Kind.ADD for block in task.creates}
+        return [
+            task.kind in UNIT_ENDS or (task.kind is Kind.RELU and not sums.isdisjoint(task.reads))
+            for task in self._tasks
+        ]
 
     def _find_ends(self) -> list[bool]:
         """Return for each task whether no earlier block is written in place after it."""

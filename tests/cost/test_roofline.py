@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from membench.codecs.rows import csr, vp_encoding
 from membench.core import configuration
 from membench.core.errors import MembenchError
+from membench.core.graph.convolution import Convolution
 from membench.core.graph.precision import Precision
 from membench.core.graph.task_graph import GradientOf, Kind, Phase, Task, TaskGraph
 from membench.core.hardware.device import DeviceProfile
@@ -137,6 +138,14 @@ def test_a_small_kernel_reaches_less_of_its_rate(moved_bytes: int, kind: Kind, h
     assert partial.occupancy(small) == pytest.approx(waves / (waves + half_waves))
     assert partial.task_time_s(small) == pytest.approx(full.task_time_s(small) / partial.occupancy(small))
     assert full.task_time_s(small) == RooflineCost(DEVICE, efficiency).task_time_s(small)
+
+
+def test_a_convolution_counts_in_whole_tiles() -> None:
+    """48 of its channels, and so three quarters of a tile, are computed."""
+    geometry = Convolution(8, 64, 48, (28, 28), (28, 28), (3, 3), (1, 1), (1, 1), (1, 1), groups=1, itemsize=4)
+    product = replace(task(Kind.CONVOLUTION), operations=10**9, convolution=geometry)
+    tiled = RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.25, tile_channels=64))
+    assert tiled.task_time_s(product) == pytest.approx(COST.task_time_s(product) / 0.75)
 
 
 def test_waves_need_the_number_of_multiprocessors() -> None:

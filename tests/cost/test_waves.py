@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from membench.core.graph.convolution import Convolution
 from membench.core.graph.task_graph import GradientOf, Kind, Phase, Task
-from membench.cost.waves import TILE_OUTPUTS, task_waves, wave_efficiency
+from membench.cost.waves import TILE_OUTPUTS, task_waves, tile_fill, wave_efficiency
 
 CONVOLUTION = Convolution(8, 64, 128, (56, 56), (28, 28), (3, 3), (2, 2), (1, 1), (1, 1), groups=1, itemsize=4)
 positive = st.floats(1e-6, 1e6)
@@ -28,6 +28,21 @@ def task(moved_bytes: int = 0, gradient_of: GradientOf | None = None, convolutio
 def test_waves_of_a_convolution_and_its_gradients(gradient_of: GradientOf | None, outputs: int) -> None:
     found = task_waves(task(gradient_of=gradient_of, convolution=CONVOLUTION), 15)
     assert found == pytest.approx(outputs / (128 * 64) / 15)
+
+
+@pytest.mark.parametrize(
+    ("gradient_of", "groups", "fill"),
+    [(None, 1, 96 / 128), (GradientOf.WEIGHT, 1, 96 / 128), (GradientOf.DATA, 1, 20 / 64), (None, 2, 48 / 64)],
+)
+def test_tiles_are_whole_in_the_channels_of_each_group(
+    gradient_of: GradientOf | None, groups: int, fill: float
+) -> None:
+    own = replace(CONVOLUTION, input_channels=20, output_channels=96, groups=groups)
+    padded = task(gradient_of=gradient_of, convolution=own)
+    assert tile_fill(padded, 64) == fill
+    assert tile_fill(padded, 1) == 1
+    assert tile_fill(task(moved_bytes=1), 64) == 1
+    assert task_waves(padded, 15, 64) == pytest.approx(task_waves(padded, 15) / fill)
 
 
 def test_an_inner_product_of_one_sample_has_the_blocks_of_its_weights() -> None:

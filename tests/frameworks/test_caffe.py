@@ -157,13 +157,47 @@ def test_a_frozen_weight_has_neither_gradient_nor_momentum() -> None:
 
 def test_a_convolution_reads_its_input_for_the_weight_gradient_only() -> None:
     graph = lower(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 10, 3), nn.Flatten(), nn.Linear(40, 10)), 2, 3, 6, 6)
-    weight, data = tasks_of(graph, "1", Phase.BACKWARD)
+    _, weight, data = tasks_of(graph, "1", Phase.BACKWARD)
     assert (weight.gradient_of, data.gradient_of) == (GradientOf.WEIGHT, GradientOf.DATA)
     assert "0:data" in names(graph, weight.reads)
     assert names(graph, data.reads) == {"1.weight", "1.bias", "3:data gradient"}
-    [first] = tasks_of(graph, "0", Phase.BACKWARD)  # the gradient of the image is not needed
+    _, first = tasks_of(graph, "0", Phase.BACKWARD)  # the gradient of the image is not needed
     assert first.gradient_of is GradientOf.WEIGHT
     assert weight.operations == data.operations == 2 * 2 * 10 * 4 * 3 * 3 * 2 * 2
+
+
+def test_a_bias_has_kernels_of_its_own() -> None:
+    """They read and write the output, and read its gradient."""
+    graph = lower(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 10)), 2, 3, 6, 6)
+    output_bytes, bias_bytes = 2 * 4 * 4 * 4 * 4, 4 * 4
+    product, bias = tasks_of(graph, "0", Phase.FORWARD)
+    assert "0.bias" not in names(graph, product.reads)
+    assert (bias.kind, bias.operations, bias.moved_bytes) == (Kind.OTHER, 0, 2 * output_bytes + bias_bytes)
+    gradient, _ = tasks_of(graph, "0", Phase.BACKWARD)
+    assert names(graph, gradient.writes) == {"0.bias:gradient"}
+    assert output_bytes <= gradient.moved_bytes <= output_bytes + 2 * bias_bytes
+
+
+@pytest.mark.parametrize(("kernel", "stride", "forward", "backward"), [(2, 2, 6.16, 8.16), (3, 1, 8.11, 12.64)])
+def test_pooling_visits_each_number_of_each_window(kernel: int, stride: int, forward: float, backward: float) -> None:
+    """In passes over the output and, backward, over the input."""
+    pool = nn.MaxPool2d(kernel, stride, padding=kernel // 2 if stride == 1 else 0)
+    classifier = nn.Linear(4 * (8 // stride) ** 2, 10)
+    graph = lower(nn.Sequential(nn.Conv2d(3, 4, 3), pool, nn.Flatten(), classifier), 2, 3, 10, 10)
+    input_bytes = 2 * 4 * 8 * 8 * 4
+    output_bytes = input_bytes // stride**2
+    [ahead], [back] = (tasks_of(graph, "1", phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+    assert ahead.moved_bytes == pytest.approx(forward * output_bytes, rel=1e-3)
+    assert back.moved_bytes == pytest.approx(backward * input_bytes, rel=1e-3)
+
+
+def test_sums_add_one_input_after_another(lowered: Callable[[str], TaskGraph]) -> None:
+    """Of two maps 7 passes, and of the gradients of GoogLeNet's four readers 9."""
+    resnet, googlenet = lowered("resnet50"), lowered("googlenet")
+    [total] = tasks_of(resnet, "layer1.0.add_", Phase.FORWARD)
+    assert total.moved_bytes == 7 * resnet.size_bytes(total.creates)
+    [split] = [task for task in googlenet.tasks if task.name == "pool2:split"]
+    assert split.moved_bytes == 9 * googlenet.size_bytes(split.creates)
 
 
 def test_what_each_backward_pass_reads(lowered: Callable[[str], TaskGraph]) -> None:

@@ -19,7 +19,7 @@ from tests.helpers.planning.graphs import captured_model, held
 CONFIGURATIONS = Path(__file__).parents[2] / "conf" / "model"
 NAMES = sorted(path.stem for path in CONFIGURATIONS.glob("*.yaml") if "inputs" not in read("model", path.stem))
 """Those of one input; `test_hugging_face` tests the others."""
-ONLY_EXHAUSTIVE = {"resnet1001", "resnet1172", "resnet1304"}
+ONLY_EXHAUSTIVE = {"resnet1001", "resnet1001_cifar", "resnet1172", "resnet1304"}
 """Seconds each; resnet1517, the deepest of their family, is tested by `make test-slow`."""
 SLOW = {"resnet695", "resnet1517"}
 KEYS = {"name", "module", "loss", "input_shape", "classes", "batch_size"}

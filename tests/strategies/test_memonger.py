@@ -12,6 +12,8 @@ from torchvision.models import resnet50
 from membench.core.graph.schedule import Compute, Schedule
 from membench.core.graph.task_graph import Kind, Phase, TaskGraph
 from membench.core.units import MIB
+from membench.frameworks.lowering import lower_layers
+from membench.frameworks.mxnet import MXNET
 from membench.planning.memory.liveness import peak_bytes
 from membench.planning.rewrites.recompute import Repeatable, recompute
 from membench.steps.plan import plan
@@ -20,6 +22,7 @@ from membench.strategies.eager import Eager
 from membench.strategies.memonger import GUESSES, MATCH_RANGE, TRIALS, Memonger, StoragePool, _ForwardPass
 from tests.helpers.planning.chains import ACTIVATION_ROLES, FEATURE_MAP_BYTES, chain_of_convolutions, graph_of
 from tests.helpers.planning.costs import UnitCost
+from tests.helpers.planning.graphs import captured_model
 
 LARGEST_VECTOR_BYTES = 2048 * 4
 """Of ResNet-50: one number a channel."""
@@ -70,7 +73,7 @@ def test_every_segment_is_recomputed_the_last_one_too(residual: Schedule) -> Non
 def test_the_plan_with_the_least_peak_is_taken(residual: Schedule) -> None:
     with torch.device("meta"):
         graph = graph_of(resnet50(), 3, 224)
-    forward, repeatable = _ForwardPass(graph), Repeatable(graph, UnitCost())
+    forward, repeatable = _ForwardPass(graph, marks_units=False), Repeatable(graph, UnitCost())
     sizes = list(forward.segment_sizes_bytes())
     assert sizes[0] == 0
     assert len(sizes) == GUESSES + TRIALS
@@ -88,6 +91,29 @@ def test_segments_end_where_the_network_is_narrow(residual: Schedule) -> None:
     kept = {graph.layers[block.layer] for block in maps}
     assert {name.rsplit(".", 1)[-1] for name in kept} <= {"maxpool", "bn3", "avgpool", "fc"}
     assert 5 <= len(kept) <= 16
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("vgg16", {Kind.POOLING}),
+        ("googlenet", {Kind.POOLING, Kind.CONCATENATE}),
+        ("resnet34", {Kind.POOLING, Kind.ADD, Kind.RELU}),
+    ],
+)
+def test_marked_segments_end_where_the_networks_units_do(name: str, ends: set[Kind]) -> None:
+    graph = lower_layers(captured_model(name, 2), MXNET)
+    forward = _ForwardPass(graph, marks_units=True)
+    found = {graph.tasks[end - 1].kind for size in forward.segment_sizes_bytes() for _, end in forward.split(size)[:-1]}
+    assert found
+    assert found <= ends
+
+
+def test_a_marked_lenet_recomputes_what_an_unmarked_one_keeps() -> None:
+    graph = lower_layers(captured_model("lenet", 64), MXNET)
+    plans = {marks: plan(graph, Memonger(True, marks_units=marks), UnitCost(), None) for marks in (False, True)}
+    again = {marks: sum(t.name.endswith(" again") for t in made.graph.tasks) for marks, made in plans.items()}
+    assert again[False] == 0 < again[True]
 
 
 @dataclass

@@ -62,6 +62,7 @@ class DeviceProfile:
         context_bytes: memory that a process holds in addition to PyTorch's allocator: the CUDA context with the kernels
             of the libraries, as nvidia-smi shows it; None if not published.
         also_bytes: memory that the process holds besides the step, in PyTorch's allocator or outside of it.
+        idle_bytes: memory in use while no process runs, which nvidia-smi counts.
         link_generation: PCI Express's generation, as in 4 for 4.0; None if not known.
         link_lanes: number of PCI Express lanes; None if not known.
         peer_link: what joins the board to others in its host, with the number of links, as in ``"NVLink 4 x18"``, or
@@ -94,6 +95,7 @@ class DeviceProfile:
     l2_bytes: int | None = None
     context_bytes: int | None = None
     also_bytes: int = 0
+    idle_bytes: int = 0
     link_generation: int | None = None
     link_lanes: int | None = None
     peer_link: str | None = None
@@ -112,7 +114,7 @@ class DeviceProfile:
             host_to_device_bytes_per_s=self.host_to_device_bytes_per_s,
             device_to_host_bytes_per_s=self.device_to_host_bytes_per_s,
         )
-        check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s, also_bytes=self.also_bytes)
+        check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s, also_bytes=self.also_bytes, idle_bytes=self.idle_bytes)
         check(POSITIVE, sustained_clock=self.sustained_clock)
         check(SWITCH, full_duplex=self.full_duplex)
         counts = ("multiprocessors", "l2_bytes", "context_bytes", "link_generation", "link_lanes")

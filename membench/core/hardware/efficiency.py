@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Any
 
-from membench.core.checks import FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
+from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
 from membench.core.errors import MembenchError
 
 
@@ -115,6 +115,8 @@ class Efficiency:
             that time; otherwise products are priced by their operations alone.
         half_waves: waves of thread blocks at which a kernel reaches half of its rate (`membench.cost.waves`); 0:
             kernels of any size reach all of it.
+        tile_channels: channels in a tile of a convolution's product, which is computed in whole tiles; 1: none are
+            empty. For convolutions without an algorithm of their own.
         algorithms_fit_alone: offer only those algorithms with which a convolution, alone on the device, fits its
             memory, as where the library times them on that device.
         kernels: rates by family of kernel, which replace `arithmetic`, `memory` and `half_waves`; None: those hold.
@@ -133,6 +135,7 @@ class Efficiency:
     convolution: Mapping[str, float] = field(default_factory=dict)
     bandwidth_bounds_products: bool = False
     half_waves: float = 0.0
+    tile_channels: int = 1
     algorithms_fit_alone: bool = False
     kernels: KernelRates | None = None
 
@@ -151,6 +154,7 @@ class Efficiency:
             algorithms_fit_alone=self.algorithms_fit_alone,
         )
         check(POSITIVE, codec_streams=self.codec_streams)
+        check(COUNT, tile_channels=self.tile_channels)
         if self.codec is not None:
             check(FRACTION, codec=self.codec)
 

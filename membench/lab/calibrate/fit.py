@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from membench.core.configuration import read, read_options
+from membench.core.configuration import load, read, read_options
 from membench.core.errors import MembenchError
 from membench.core.graph.task_graph import TaskGraph
 from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.efficiency import Efficiency
 from membench.core.units import MIB
 from membench.cost.roofline import RooflineCost
+from membench.frameworks.base import Framework
 from membench.frameworks.caffe import CAFFE, Caffe, convolution_groups
 from membench.frameworks.lowering import lower_layers
 from membench.frameworks.mxnet import MXNET
@@ -60,13 +61,13 @@ def fit(framework: str, reference: Path, device: DeviceProfile, graphs: Mapping[
     memory = _memory_rows(reference, system, paper)
     if not times:
         raise MembenchError(f"{reference.name} has no time of {system} on device {device.name!r}; use device=k40m")
-    lowered = {}
     captured = dict(graphs or {})
     for model in {row.model: None for row in (*times, *(row for row, _ in memory))} - captured.keys():
         captured[model] = captured_graph(paper["models"][model]["configuration"])
     lowered = {row.model: lower_layers(captured[row.model], library) for row in times}
-    held = [_held(row, paper["systems"][of], captured[row.model], device) for row, of in memory]
-    return Fit(*fit_times(times, lowered, device), fit_memory(held) if memory else None)
+    held = [_held(row, paper["systems"][of], captured[row.model]) for row, of in memory]
+    given: Framework = load("framework", framework)
+    return Fit(*fit_times(times, lowered, device, given.efficiency), fit_memory(held) if memory else None)
 
 
 def _memory_rows(reference: Path, system: str, paper: dict[str, Any]) -> list[tuple[BaselineRow, str]]:
@@ -79,18 +80,20 @@ def _memory_rows(reference: Path, system: str, paper: dict[str, Any]) -> list[tu
     return own + [(row, method) for row in rows if row.model == model]
 
 
-def _held(row: BaselineRow, system: Mapping[str, Any], captured: TaskGraph, device: DeviceProfile) -> MemoryRow:
-    """Return a row of memory with what its system holds without Caffe's constants."""
+def _held(row: BaselineRow, system: Mapping[str, Any], captured: TaskGraph) -> MemoryRow:
+    """Return a row of memory with what its system and its card hold without Caffe's constants."""
+    device: DeviceProfile = load("device", row.device)
     caffe = Caffe(Efficiency(1.0, 1.0), 0, 0, read("framework", "caffe")["prefetched_batches"])
     graph = caffe.lower(captured)
     strategy = find_strategy(system["strategy"])(**system.get("set", {}))
     cost = RooflineCost(device, caffe.efficiency)
-    return MemoryRow(row, strategy.schedule(graph, cost, None).peak_bytes, convolution_groups(graph))
+    held_bytes = strategy.schedule(graph, cost, None).peak_bytes + device.idle_bytes
+    return MemoryRow(row, held_bytes, convolution_groups(graph))
 
 
 def residual_lines(result: Fit) -> list[str]:
     """Return the residuals as aligned lines of text."""
-    lines = ["Table 5, seconds of 20 iterations        paper     fitted    error   left out"]
+    lines = ["Table 5, seconds                         paper     fitted    error   left out"]
     lines += [_residual_line(residual) for residual in result.times]
     if result.memory:
         lines.append("Table 6, MB (MiB) at run time            paper     fitted    error   left out")

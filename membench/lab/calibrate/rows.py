@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.layrub.metrics import steps_per_iteration
+from experiments.layrub.metrics import table_5_steps
 from membench.capture.capture import capture
 from membench.core.configuration import ROOT, read
 from membench.core.graph.task_graph import TaskGraph
@@ -20,14 +20,14 @@ class BaselineRow:
 
     Attributes:
         device: the name in ``conf/device``.
-        value: seconds of 20 iterations, or MiB.
-        steps_per_iteration: forward and backward passes of one iteration.
+        value: seconds, or MiB.
+        steps: forward and backward passes that take these seconds.
     """
 
     model: str
     device: str
     value: float
-    steps_per_iteration: int
+    steps: float
 
 
 def baseline_rows(path: Path, item: str, metric: str, system: str, paper: dict[str, Any]) -> list[BaselineRow]:
@@ -45,7 +45,8 @@ def baseline_rows(path: Path, item: str, metric: str, system: str, paper: dict[s
         if (row.item, row.metric, row.system) == (item, metric, system) and row.value is not None:
             with reading_as("a baseline's row", f"line {row.line} of {path.name}"):
                 device, model = paper["devices"][row.device], paper["models"][row.model]
-            steps = steps_per_iteration(model, paper["systems"][system])
+            batch_size = read("model", model["configuration"])["batch_size"]
+            steps = table_5_steps(model, paper["systems"][system], paper["training_images"], batch_size)
             rows.append(BaselineRow(row.model, device, row.value, steps))
     return rows
 

@@ -29,7 +29,7 @@ from membench.planning.rewrites.rewrite import mask_relu
 from membench.planning.uses import last_touched, saved_for_backward
 from membench.strategies.base import Strategy
 from membench.strategies.layrub.activations import Activations
-from membench.strategies.layrub.constant_region import kept_on_device, plan_constant_region
+from membench.strategies.layrub.constant_region import kept_on_device, plan_constant_region, without_shared_batch
 from membench.strategies.streams import gradient_stream
 
 
@@ -120,6 +120,7 @@ class _Migration(Strategy):
             region = plan_constant_region(
                 self._algorithm_1(on_demand, stays, intra_layer=intra_layer), intra_layer=intra_layer
             )
+            graph = without_shared_batch(graph, region)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region)
         return self._algorithm_1(builder, stays, intra_layer=intra_layer)
 

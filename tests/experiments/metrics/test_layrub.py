@@ -1,11 +1,20 @@
 """Layrub's numbers, and vDNN's largest batch: runs that do not fit, and iterations of several steps."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from torch import nn
 
-from experiments.layrub.metrics import INTERMEDIATE_ROLES, epoch_time_s, iteration_time_s, step_metrics, trained_layers
+from experiments.layrub.metrics import (
+    INTERMEDIATE_ROLES,
+    epoch_time_s,
+    iteration_time_s,
+    runtime_memory_bytes,
+    step_metrics,
+    table_5_time_s,
+    trained_layers,
+)
 from experiments.vdnn.metrics import trained_batch_size
 from membench.core import configuration
 from membench.core.graph.schedule import RepeatedSchedule
@@ -38,6 +47,22 @@ def test_an_iteration_may_be_several_steps_of_a_framework(framework: str, iterat
     paper = replace(PAPER, models=models, systems={"ours": {"framework": framework}})
     assert iteration_time_s(paper, cell(), record(step_time_s=3.0)) == iteration_s
     assert epoch_time_s(paper, cell(), record(step_time_s=3.0)) == 1000 / 8 * iteration_s
+
+
+@pytest.mark.parametrize(
+    ("own", "steps"), [({}, 20), ({"steps_per_iteration": {"mxnet": 2}}, 40), ({"table_5": "epoch"}, 1000 / 8)]
+)
+def test_a_time_of_table_5_is_that_of_20_iterations_or_of_an_epoch(own: dict[str, Any], steps: float) -> None:
+    paper = replace(PAPER, models={"small": {**PAPER.models["small"], **own}})
+    assert table_5_time_s(paper, cell(), record(step_time_s=3.0)) == 3 * steps
+    assert table_5_time_s(paper, cell(), record(Outcome.OUT_OF_MEMORY)) is None
+
+
+def test_memory_at_run_time_counts_what_the_idle_card_holds() -> None:
+    for device, expected_bytes in (({}, 100), ({"idle_bytes": 7}, 107)):
+        ran = replace(record(peak_memory_bytes=100), configuration={"device": device})
+        assert runtime_memory_bytes(PAPER, cell(), ran) == expected_bytes
+    assert runtime_memory_bytes(PAPER, cell(), record(Outcome.OUT_OF_MEMORY)) is None
 
 
 def test_only_the_last_step_of_an_iteration_exchanges_gradients() -> None:

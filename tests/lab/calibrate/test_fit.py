@@ -91,7 +91,7 @@ def test_the_committed_file_is_what_the_command_writes(framework: str, fits: dic
 @pytest.mark.slow
 def test_the_command_restores_constants_and_residuals_and_keeps_comments(caffe: Fit) -> None:
     text = (CONF_DIRECTORY / "framework" / "caffe.yaml").read_text()
-    other = re.sub(r"(?m)^( *(?!prefetched)[a-z_]+: )[\d.]+", r"\g<1>5", text)
+    other = re.sub(r"(?m)^( *(?!prefetched|half_waves|tile_channels)[a-z_]+: )[\d.]+", r"\g<1>5", text)
     other = re.sub(r"(?m)# [\d.]+ MiB$", "# 5.0 MiB", other)
     other = re.sub(r"(?m)^#   ResNet-34.*\n", "", other).replace("#   LeNet on", "#   Another on")
     assert other != text
@@ -128,17 +128,17 @@ def test_numbers_of_other_systems_do_not_matter(
 @pytest.mark.parametrize(
     ("framework", "strategy", "model", "steps"),
     [
-        ("caffe", NetworkWide(), "LeNet", 1),
-        ("caffe", NetworkWide(), "ResNet-50", 2),
-        ("mxnet", Eager(), "ResNet-50", 1),
-        ("tensorflow", BestFit(), "ResNet-50", 1),
+        ("caffe", NetworkWide(), "LeNet", 937.5),
+        ("caffe", NetworkWide(), "ResNet-50", 40),
+        ("mxnet", Eager(), "ResNet-50", 20),
+        ("tensorflow", BestFit(), "ResNet-50", 20),
     ],
 )
 def test_residuals_are_those_of_a_simulated_step(
     framework: str,
     strategy: Strategy,
     model: str,
-    steps: int,
+    steps: float,
     fits: dict[str, Fit],
     k40m: DeviceProfile,
     graphs: dict[str, TaskGraph],
@@ -148,9 +148,9 @@ def test_residuals_are_those_of_a_simulated_step(
     cost = RooflineCost(k40m, loaded.efficiency)
     schedule = plan(loaded.lower(graphs[model]), strategy, cost, None)
     [residual] = [residual for residual in fits[framework].times if residual.row.model == model]
-    assert residual.row.steps_per_iteration == steps
+    assert residual.row.steps == steps
     step_time_s = simulated_step((RepeatedSchedule(schedule),), cost).step_time_s
-    assert 20 * steps * step_time_s == pytest.approx(residual.fitted, rel=1e-6)
+    assert steps * step_time_s == pytest.approx(residual.fitted, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -169,13 +169,13 @@ def test_fitted_rows_are_those_of_the_baseline(fits: dict[str, Fit]) -> None:
 
 
 @pytest.mark.slow
-def test_large_networks_are_met(fits: dict[str, Fit]) -> None:
-    """Networks in the range of the fits: those whose own arithmetic and traffic fill the time."""
-    small, limits = ("LeNet", "Cifar10_quick"), {"caffe": 0.07, "mxnet": 0.16, "tensorflow": 0.22}
+def test_fitted_times_are_met(fits: dict[str, Fit]) -> None:
+    """All but AlexNet under MXNet, the one that does not fit: see its configuration file."""
+    limits = {"caffe": 0.16, "mxnet": 0.25, "tensorflow": 0.19}
     for framework, limit in limits.items():
-        errors = {r.row.model: abs(r.error) for r in fits[framework].times if r.row.model not in small}
+        errors = {r.row.model: abs(r.error) for r in fits[framework].times}
         if framework == "mxnet":
-            assert errors.pop("AlexNet") > 0.4  # the one that does not fit: see its configuration file
+            assert errors.pop("AlexNet") > 0.4
         assert max(errors.values()) < limit
     memory = fits["caffe"].memory
     assert memory
@@ -183,13 +183,18 @@ def test_large_networks_are_met(fits: dict[str, Fit]) -> None:
 
 
 @pytest.mark.slow
+def test_hardly_any_time_of_a_step_belongs_to_no_task(fits: dict[str, Fit]) -> None:
+    """LeNet's and CIFAR10-quick's rows are epochs; as 20 iterations they left 0.12 s a step and more."""
+    assert all(found.efficiency.step_s < 0.005 for found in fits.values())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", SYSTEMS)
 def test_efficiencies_are_below_the_peak(framework: str, fits: dict[str, Fit]) -> None:
     efficiency = fits[framework].efficiency
     assert 0.1 < efficiency.arithmetic < 1
-    assert 0.1 < efficiency.memory < 1
+    assert 0.05 < efficiency.memory < 1
     assert 0 <= efficiency.launch_s < 1e-3
-    assert 0 <= efficiency.step_s < 1
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_what_is_external_leaves_out_the_framework_s_own_memory() -> None:
     for framework, device, copies in (("pytorch", "k40m", 1), ("modnn", "k40_modnn", 2), ("caffe", "k40m", 3)):
         metrics = _metrics("eager", framework=framework, device=device)
         assert metrics["external_bytes"] == copies * metrics["weight_bytes"] + batch_bytes
-    assert metrics["overhead_bytes"] > 1e8
+    assert metrics["overhead_bytes"] > 9e7
 
 
 def test_transferred_is_what_goes_both_ways() -> None:
