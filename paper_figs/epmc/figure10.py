@@ -1,4 +1,4 @@
-"""Figure 10: training accuracy with the activations that are kept rounded, here of a small network on digits."""
+"""Figure 10: training accuracy with the activations that are kept rounded, here of a small network on Fashion-MNIST."""
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ def draw() -> Figure:
     axes[0].set_ylabel("accuracy (%)")
     axes[0].legend(frameon=False, title="mean and range of four seeds", loc="lower right")
     figure.suptitle(
-        "EPMC, Figure 10 in kind: a narrow AlexNet on 8x8 digits", x=0.01, ha="left", weight="bold", size=11
+        "EPMC, Figure 10 in kind: a narrow AlexNet on Fashion-MNIST", x=0.01, ha="left", weight="bold", size=11
     )
     return figure
 
