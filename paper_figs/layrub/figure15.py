@@ -7,8 +7,12 @@ from matplotlib.figure import Figure
 
 from paper_figs.style import PAPER_LABEL, PAPER_MARKER, read
 
-BATCH_COLORS = {128: "#3b82c4", 1024: "#d98b2b"}
 SAME_RATE = ", same learning rate"
+CURVES = (
+    ("Layrub-hybrid, batch 128", "batch 128", "#3b82c4"),
+    (f"Layrub-hybrid, batch 1024{SAME_RATE}", "batch 1024", "#123c69"),
+    ("Layrub-hybrid, batch 1024", "batch 1024, eight times the learning rate", "#d98b2b"),
+)
 
 
 def draw() -> Figure:
@@ -16,24 +20,23 @@ def draw() -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), width_ratios=(3, 2), layout="constrained")
     _draw_curves(left, curves)
     _draw_epochs(right, summary[summary["item"] == "Figure 15"], _stated(summary))
-    figure.suptitle(
-        "Layrub, Figure 15 in kind: LeNet on Fashion-MNIST", x=0.01, ha="left", weight="bold", size=11
-    )
+    figure.suptitle("Layrub, Figure 15 in kind: LeNet on Fashion-MNIST", x=0.01, ha="left", weight="bold", size=11)
     return figure
 
 
 def _draw_curves(axes: Axes, curves: pd.DataFrame) -> None:
-    """Draw the mean test accuracy of each batch size, and the range of its seeds."""
-    for batch_size, color in BATCH_COLORS.items():
-        of_batch = curves[curves["training"] == f"Layrub-hybrid, batch {batch_size}"]
-        seeds = 100 * of_batch.pivot_table(index="epoch", columns="seed", values="test_accuracy")
-        axes.plot(seeds.index, seeds.mean(axis=1), color=color, label=f"batch {batch_size}", linewidth=1.6)
+    """Draw the mean test accuracy of each training, and the range of its seeds."""
+    for name, label, color in CURVES:
+        seeds = 100 * curves[curves["training"] == name].pivot_table(
+            index="epoch", columns="seed", values="test_accuracy"
+        )
+        axes.plot(seeds.index, seeds.mean(axis=1), color=color, label=label, linewidth=1.6)
         axes.fill_between(seeds.index, seeds.min(axis=1), seeds.max(axis=1), color=color, alpha=0.25, linewidth=0)
     axes.set_xlabel("epochs")
     axes.set_ylabel("test accuracy (%)")
-    axes.set_ylim(None, 90)
+    axes.set_ylim(0, 100)
     axes.set_xlim(1, None)
-    axes.legend(frameon=False, title="learning rate grows\nwith the batch", loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="center right")
 
 
 def _draw_epochs(axes: Axes, shown: pd.DataFrame, stated: dict[int, float]) -> None:

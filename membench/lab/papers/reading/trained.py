@@ -53,6 +53,8 @@ def _loss(row: Row, answer: Answer, training: Sequence[Record], reference: Seque
 def _describe(interval: Interval, seeds: int) -> str:
     if seeds == 1:
         return "one seed"
+    if interval.low == interval.high:
+        return f"the same with all {seeds} seeds"
     return f"95 % interval {interval.low:.3g} to {interval.high:.3g}, {seeds} seeds"
 
 
