@@ -37,7 +37,7 @@ OF_DEEP = Remark(Selection({"model": ("deep",)}), "a cause of one")
 
 def _deviations(text: str) -> list[list[str]]:
     """Return the cells of every row below "What deviates"."""
-    section = text.partition("### What deviates")[2].partition("### What was not run")[0]
+    section = text.partition("### What deviates")[2].partition("### What was ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line]
     return [line.strip("| ").split(" | ") for line in lines if not line.startswith("| Number")]
 
