@@ -46,7 +46,7 @@ def _draw_epochs(axes: Axes, shown: pd.DataFrame, stated: dict[int, float]) -> N
     smallest = epochs["batch_size"].min()
     same_rate = epochs["system"].str.endswith(SAME_RATE) | (epochs["batch_size"] == smallest)
     for chosen, label, color, style in (
-        (~epochs["system"].str.endswith(SAME_RATE), "learning rate grows", "#123c69", "o-"),
+        (~epochs["system"].str.endswith(SAME_RATE), "learning rate grows: at least,\nas it diverges", "#123c69", "o-"),
         (same_rate, "same learning rate", "#7f8c8d", "s--"),
     ):
         rows = epochs[chosen].sort_values("batch_size")
