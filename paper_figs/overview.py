@@ -57,7 +57,7 @@ def judged_numbers(paper: str) -> pd.DataFrame:
     `cannot_fail`.
     """
     board = read(paper, "scoreboard")
-    board = board[~board["verdict"].isin(["input", "not_run"])]
+    board = board[~board["verdict"].isin(["input", "in_kind", "not_run"])]
     agrees = board["verdict"].isin(["reproduced", "out_of_memory_as_in_paper"])
     comparable = board["deviation"].notna() & (board["paper_value"] > 0) & (board["simulated_value"] > 0)
     return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""Figure 10: accuracy with the activations that are kept rounded, here of a small network on digits."""
+"""Figure 10: accuracy with the activations that are kept rounded, here of a small network on Fashion-MNIST."""
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ def draw() -> Figure:
     figure, (curves, ends) = plt.subplots(1, 2, figsize=(9.5, 4.2), width_ratios=(3, 2), layout="constrained")
     _draw_curves(curves)
     _draw_ends(ends)
-    title = "EPMC, Figure 10 in kind: a narrow AlexNet on 8x8 digits"
+    title = "EPMC, Figure 10 in kind: a narrow AlexNet on Fashion-MNIST"
     return finish(figure, title, ours="Marks", how="measured on a CPU")
 
 

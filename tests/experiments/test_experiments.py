@@ -153,7 +153,7 @@ def test_what_is_trained_composes_and_is_named_once(paper: Paper) -> None:
         for row, answer in experiment.rows:
             if answer.trained:
                 assert {*answer.trained.trainings} <= {*paper.trainings}
-                assert answer.direction_only or answer.trained.differs_from or row.line is None
+                assert answer.direction_only or answer.trained.loses_to or row.line is None
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from membench.core.configuration import ROOT, instantiate
 from membench.core.errors import MembenchError, near
 from membench.core.files import shown
 from membench.core.record import Outcome
-from membench.lab.cli.trainings import Training, compose_training, compose_trainings, run_trainings
+from membench.lab.cli.trainings import Training, compose_training, compose_trainings, find_trainings, run_trainings
 from membench.lab.papers.reading.loader import known_papers, read_trainings
 
 
@@ -51,9 +51,11 @@ def parse(words: Sequence[str]) -> Options:
 
 def run(options: Options) -> int:
     """Run the trainings that have no record yet, and return the exit code."""
-    for training in options.trainings:
-        _check(training)
     directory = options.directory
+    complete = find_trainings(options.trainings, directory)  # for these no data is needed
+    for training in options.trainings:
+        if training.name not in complete:
+            _check(training)
     made = run_trainings(options.trainings, directory)
     print(f"curves in {shown(directory / 'training.csv')}, records in {shown(directory / 'training.jsonl')}")
     return int(any(record.outcome is not Outcome.OK for records in made.values() for record in records))

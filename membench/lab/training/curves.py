@@ -1,4 +1,4 @@
-"""Learning curves: permutation tests between two methods, tables, and lines for a terminal.
+"""Learning curves: intervals over seeds, permutation tests between two methods, tables, and lines for a terminal.
 
 A training is a list of records, one for each seed; a record's samples are its values after each epoch.
 """
@@ -7,10 +7,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations
+from math import inf, sqrt
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.special import stdtrit
 
 from membench.core.configuration import method_of
 from membench.core.record import Outcome, Record, configuration_hash
@@ -19,6 +21,7 @@ from membench.core.units import format_bytes
 Curves = npt.NDArray[np.float64]
 
 SIGNIFICANCE = 0.05
+CONFIDENCE = 1 - SIGNIFICANCE
 
 _SAME = 1e-9
 """Gaps that differ by less are equal: sums of the same numbers in another order."""
@@ -39,6 +42,24 @@ class PermutationTest:
     @property
     def is_significant(self) -> bool:
         return self.p_value < SIGNIFICANCE
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds and its 95 % interval, by Student's t; without ends where there is one seed alone."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Interval":
+        """Return the interval of the mean of values that vary as if drawn from one normal distribution."""
+        mean, count = statistics.fmean(values), len(values)
+        if count == 1:
+            return cls(mean, -inf, inf)
+        half = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) * statistics.stdev(values) / sqrt(count)
+        return cls(mean, mean - half, mean + half)
 
 
 def curves(training: Sequence[Record], metric: str) -> Curves:

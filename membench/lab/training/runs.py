@@ -14,7 +14,7 @@ from membench.core.record import Configuration, Outcome, Record, Source, configu
 from membench.core.step.workload import Workload
 from membench.data.dataset import Dataset
 from membench.execution.measurement import synchronize
-from membench.lab.training.loop import Epoch, check_fit, infer_within, inference_step, train
+from membench.lab.training.loop import Epoch, accuracy, check_fit, infer_within, inference_step, train
 from membench.lab.training.progress import Progress
 from membench.lab.training.recipe import Recipe
 from membench.lab.training.threads import threads_for, use_threads
@@ -27,7 +27,7 @@ from membench.sweep.results.provenance import device_facts, provenance
 def run_seed(configuration: Configuration) -> Record:
     """Train a network with one seed and return the record; a failure is a record too.
 
-    A sample of each metric is its value after one epoch.
+    A sample of each metric is its value after one epoch; ``initial_training_accuracy`` is of the untrained network.
 
     Args:
         configuration: resolved, as plain dicts: ``model``, ``data``, ``strategy``, ``backend`` (name), ``recipe`` (see
@@ -37,6 +37,7 @@ def run_seed(configuration: Configuration) -> Record:
     epochs: list[Epoch] = []
     backend: str = configuration["backend"]["name"]
     outcome, reason, facts = Outcome.OK, "", provenance()
+    initial: dict[str, float] = {}
     limited: dict[str, float] = {}
     try:
         facts |= device_facts(backend)
@@ -46,6 +47,7 @@ def run_seed(configuration: Configuration) -> Record:
         if backend == "cpu":
             facts["threads"] = threads
         with use_threads(threads):
+            initial = _initial_accuracy(backend, dataset, module)
             _train(configuration, dataset, module, epochs)
             limited = _infer_within(configuration, dataset, module)
     except Exception as error:  # a failure is a record; it never ends a sweep
@@ -57,7 +59,7 @@ def run_seed(configuration: Configuration) -> Record:
         Source.MEASURED,
         outcome,
         reason,
-        metrics=(curve[-1] if curve else {}) | limited,
+        metrics=initial | (curve[-1] if curve else {}) | limited,
         samples={name: tuple(epoch[name] for epoch in curve) for name in (curve[0] if curve else ())},
         provenance=facts,
     )
@@ -81,6 +83,12 @@ def _threads(configuration: Configuration, dataset: Dataset, module: nn.Module) 
     images, labels = dataset.training.batch(torch.arange(min(size, len(dataset.training))))
     workload = Workload(model["name"], module.train(), build_loss(model["loss"]), (images,), (labels,))
     return threads_for(capture(workload).graph, available)
+
+
+def _initial_accuracy(backend: str, dataset: Dataset, module: nn.Module) -> dict[str, float]:
+    """Return the accuracy on the training images before the first step."""
+    device = real_device(backend)
+    return {"initial_training_accuracy": accuracy(module.to(device), dataset.training, device)}
 
 
 def _train(configuration: Configuration, dataset: Dataset, module: nn.Module, epochs: list[Epoch]) -> None:

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
 
 from membench.core.record import Outcome, Record
 from membench.core.units import MIB
 from membench.lab.training.curves import (
+    Interval,
     comparison_table,
     curve_table,
     describe_run,
@@ -48,6 +50,20 @@ def test_three_seeds_are_too_few_to_find_a_difference() -> None:
     found = permutation_test([run([0.1])] * 3, [run([0.9])] * 3, "test_accuracy")
     assert found.p_value == pytest.approx(0.1)
     assert not found.is_significant
+
+
+@given(st.lists(st.integers(-100, 100), min_size=2, max_size=9), st.integers(-100, 100))
+def test_the_interval_moves_with_its_values_and_surrounds_their_mean(values: list[int], shift: int) -> None:
+    found, moved = Interval.of(values), Interval.of([value + shift for value in values])
+    assert found.low <= found.mean + 1e-9 and found.mean <= found.high + 1e-9
+    assert (moved.low - found.low, moved.high - found.high) == (pytest.approx(shift, abs=1e-6),) * 2
+    if min(values) != max(values):
+        expected = ttest_1samp(values, 0).confidence_interval(0.95)
+        assert [found.low, found.high] == pytest.approx([expected.low, expected.high], abs=1e-6)
+
+
+def test_one_seed_has_no_interval() -> None:
+    assert Interval.of([0.9]) == Interval(0.9, -math.inf, math.inf)
 
 
 @given(st.lists(st.floats(0, 1), min_size=8, max_size=8))

@@ -75,6 +75,7 @@ class Summary:
     out_of_memory: int
     better: int
     worse: int
+    in_kind: int
     not_run: int
     inputs: int
     on_choice: int
@@ -104,6 +105,7 @@ def summarize(numbers: Iterable[Number]) -> Summary:
         out_of_memory=counts[Verdict.OUT_OF_MEMORY],
         better=counts[Verdict.BETTER],
         worse=counts[Verdict.WORSE],
+        in_kind=counts[Verdict.IN_KIND],
         not_run=counts[Verdict.NOT_RUN],
         inputs=counts[Verdict.INPUT],
         on_choice=sum(bool(number.standing.choices) for number in agree),

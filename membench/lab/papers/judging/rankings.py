@@ -3,7 +3,7 @@
 A pair is two numbers of one quantity that differ in the method, the network, the batch size or the device alone. It
 counts if the paper prints both and they are not closer than its rounding; a one-sided statement has an order with what
 lies beyond it. Runs that are out of memory in the paper have no number and no order; one that is out of memory here has
-none of ours and does not agree.
+none of ours and does not agree, as one that trainings leave undecided.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from math import inf, sqrt
 from membench.core.record import Outcome
 from membench.lab.papers.judging.numbers import Number, PaperNumbers
 from membench.lab.papers.judging.scoreboard import NO_VALUE
-from membench.lab.papers.judging.verdicts import AGREES, DEVIATES
+from membench.lab.papers.judging.verdicts import AGREES, DEVIATES, Verdict
 from membench.lab.papers.reading.experiment import COMPARED, Answer, Order
 from membench.lab.papers.reading.printed import format_exact, format_rounded
 
@@ -49,7 +49,7 @@ class Stated:
 
     Attributes:
         low: the least that the paper's number can be, by its rounding or as a limit; ``high``: the most.
-        ours: None: out of memory here.
+        ours: None: out of memory here, or undecided.
         at_papers_largest: ours at the paper's largest batch, where `ours` is at the largest here; otherwise `ours`.
     """
 
@@ -165,8 +165,8 @@ def rankings(numbers: PaperNumbers) -> list[dict[str, str]]:
 
 
 def _stated(numbers: PaperNumbers, order: Order, number: Number, answer: Answer) -> Stated | None:
-    """Return a number of an order; None if the paper prints none, or if it was not judged here."""
-    if number.row.value is None or number.verdict not in AGREES + DEVIATES:
+    """Return a number of an order; None if the paper prints none, or if it was neither judged here nor undecided."""
+    if number.row.value is None or not (number.verdict in AGREES + DEVIATES or _is_undecided(number)):
         return None
     convert = CONVERSIONS[order.convert.get(number.row.claim_id, "")]
     unit = 1.0 if order.convert else numbers.paper.units.get(number.row.unit, 1.0)
@@ -185,6 +185,11 @@ def _stated(numbers: PaperNumbers, order: Order, number: Number, answer: Answer)
         ours=here,
         at_papers_largest=there,
     )
+
+
+def _is_undecided(number: Number) -> bool:
+    """Return whether the interval over seeds leaves a statement open, so that it has an order and no number here."""
+    return number.verdict is Verdict.IN_KIND and not number.entry["measured_value"]
 
 
 def _points(
@@ -266,7 +271,8 @@ def _line(
         ours = entry["simulated_value"] or entry["measured_value"]
         limit = "" if not each.is_limit else "more than " if each.high == inf else "less than "
         values[f"paper_{place}"] = limit + format_exact(entry["paper_value"], entry["unit"])
-        values[f"our_{place}"] = format_rounded(ours, entry["unit"]) or str(Outcome.OUT_OF_MEMORY).replace("_", " ")
+        without = "undecided" if _is_undecided(each.number) else str(Outcome.OUT_OF_MEMORY).replace("_", " ")
+        values[f"our_{place}"] = format_rounded(ours, entry["unit"]) or without
     line = {
         "quantity": order.quantity, "item": pair[0].number.row.item, "compared": compared, "kind": kind, "point": point,
         "first": names[0], "second": names[1], **values, "paper_order": orders[0], "our_order": orders[1],

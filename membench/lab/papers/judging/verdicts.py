@@ -5,7 +5,7 @@ value: reproduced within 10 % or half a unit of the last digit that the paper pr
 better or worse in the direction that a user prefers. A percentage from 90 to below 100 is judged by what is left of
 100. A one-sided statement ("more than 10 times") is reproduced only if it holds. A row that is judged by its direction
 only is reproduced if our number lies on the same side of its baseline as the paper's, or, if the paper claims no
-change, if ours equals its baseline.
+change, if ours equals its baseline; without a baseline it is measured in kind, and not judged.
 """
 
 from dataclasses import dataclass
@@ -26,6 +26,9 @@ class Verdict(StrEnum):
     BETTER = "better"
     WORSE = "worse"
     OUT_OF_MEMORY = "out_of_memory_as_in_paper"
+    IN_KIND = "in_kind"
+    """Measured on other data or another network than the paper's, and not judged: a value of which only a direction
+    could be compared, or a statement that the interval over seeds leaves open."""
     NOT_RUN = "not_run"
     INPUT = "input"
     """An input of the experiments or a description, which is not judged."""
@@ -65,6 +68,8 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
         return _judge_without_number(result)
     if result.outcome is Outcome.OUT_OF_MEMORY:
         return Judgement(Verdict.WORSE, f"it ran in the paper and does not fit here: {result.reason}")
+    if answer.trained and result.value is None and result.outcome is Outcome.OK:
+        return Judgement(Verdict.IN_KIND, result.reason)
     if result.value is None:
         outcome = "" if result.outcome is Outcome.OK else f"{result.outcome}: "
         return Judgement(Verdict.NOT_RUN, f"{outcome}{result.reason}")
@@ -94,7 +99,8 @@ def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
     if not answer.baseline:
         sides, reference = ((result.value, row.value) if row.unit == "x" else None), "beside 1"
     if sides is None:
-        return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.direction_only}")
+        here = f"{result.value:.3g} {row.unit} here"
+        return Judgement(Verdict.IN_KIND, "; ".join(filter(None, (here, result.reason, answer.direction_only))))
     ours, papers = sides
     judged_by, digits = ("whether it changes", 4) if answer.unchanged else ("its direction alone", 3)
     numbers = f"{ours:.{digits}g} here and {papers:.{digits}g} in the paper {reference}"

@@ -17,8 +17,8 @@ from membench.lab.papers.pages.rendering import render
 from membench.lab.papers.reading.experiment import Paper
 
 _COUNTED = (
-    "Reproduced", "on a choice", "distinct", "cannot fail", "Better", "Worse", "Fitted", "Held out", "Not run",
-    "Inputs",
+    "Reproduced", "on a choice", "distinct", "cannot fail", "Better", "Worse", "Fitted", "Held out", "In kind",
+    "Not run", "Inputs",
 )  # fmt: skip
 TOTALS_COLUMNS = ("Paper", *_COUNTED)
 _OF_README = (
@@ -107,6 +107,7 @@ def summary_page(numbers: PaperNumbers, closeness: Closeness, sensitivity: Seque
             remark.text: f"contradiction [{count}](#{anchor_of(numbers.paper.name, count)}) of the paper with itself"
             for count, remark in enumerate(numbers.paper.contradictions, start=1)
         },
+        in_kind=[number for number in numbers.stated if number.verdict is Verdict.IN_KIND],
         not_run=[(str(n), reason) for reason, n in sorted(not_run, key=lambda pair: (-pair[1], pair[0]))],
     )
 
@@ -133,6 +134,7 @@ def _counts(numbers: Sequence[Number]) -> tuple[str, ...]:
         predicted.worse,
         sum(number.standing.fitted for number in numbers),
         f"{held_out.agree} of {held_out.judged}" if held_out.judged else "",
+        predicted.in_kind,
         predicted.not_run,
         predicted.inputs,
     )

@@ -104,26 +104,26 @@ class Quantity:
 
 @dataclass(frozen=True)
 class TrainedQuantity:
-    """A value computed from trainings: the mean over their seeds, or whether two trainings differ.
+    """A value computed from trainings: the mean over their seeds, or whether one loses to another.
 
     Attributes:
         training: a name of `Paper.trainings`.
         metric: ``epochs_to_accuracy``, ``time_to_accuracy_s``, or one of the record's; a fraction's name may
             end in ``_percent`` (``test_accuracy_percent``, ``inference_accuracy_percent:5 MB``).
-        ratio_to: the training whose value is the divisor; empty: no division.
-        differs_from: if set, the value is 1 where a permutation test tells the curves of `metric` from those of this
-            training, and 0 where it does not.
+        ratio_to: the training whose value is the divisor, seed by seed; empty: no division.
+        loses_to: if set, the value is 1 where `metric`, a fraction, is below that of this training, 0 where it is not
+            by a point, and none where the interval over seeds leaves it open.
     """
 
     training: str
     metric: str
     ratio_to: str = ""
-    differs_from: str = ""
+    loses_to: str = ""
 
     @property
     def trainings(self) -> tuple[str, ...]:
         """The names of the trainings that are needed."""
-        return tuple(filter(None, (self.training, self.ratio_to, self.differs_from)))
+        return tuple(filter(None, (self.training, self.ratio_to, self.loses_to)))
 
 
 @dataclass(frozen=True)

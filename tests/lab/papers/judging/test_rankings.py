@@ -21,7 +21,7 @@ from membench.lab.papers.judging.rankings import (
     margins,
     rankings,
 )
-from membench.lab.papers.reading.experiment import Order, Paper, Remark, Selection
+from membench.lab.papers.reading.experiment import Order, Paper, Remark, Selection, TrainedQuantity
 from membench.lab.papers.reading.loader import load_paper
 from membench.lab.papers.reading.quantities import Result
 from tests.helpers.lab.papers import EXPERIMENTS, PAPER, ROW, answer, numbers_of
@@ -65,6 +65,13 @@ def test_ties_and_what_does_not_fit_here_neither_agree_nor_are_opposite() -> Non
     assert lines[-1]["our_second"] == "out of memory"
     found = agreement(lines)
     assert (found.pairs, found.agree, found.opposite, found.tau) == (3, 0, 0, 0)
+
+
+def test_what_trainings_leave_undecided_has_an_order_and_no_number_here() -> None:
+    first, second = _of_systems([1, 10], [1, None])
+    trained = replace(second.answer, value=None, trained=TrainedQuantity("net", "accuracy", loses_to="other"))
+    lines = _lines([first, replace(second, answer=trained, outcome=Outcome.OK, reason="undecided")])
+    assert [(line["kind"], line["our_second"], line["agree"]) for line in lines[:1]] == [("pair", "undecided", "false")]
 
 
 def test_where_nothing_fits_here_the_best_is_not_the_papers() -> None:

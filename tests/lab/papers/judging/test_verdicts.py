@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from membench.core.record import Outcome
-from membench.lab.papers.judging.verdicts import Verdict, deviation, judge
+from membench.lab.papers.judging.verdicts import Judgement, Verdict, deviation, judge
 from membench.lab.papers.reading.experiment import Answer, Selection, TrainedQuantity
 from membench.lab.papers.reading.quantities import Result
 from tests.helpers.lab.papers import ROW
@@ -182,12 +182,19 @@ def test_a_number_that_should_not_change_must_equal_its_baseline(ours: float, ve
     assert "judged by whether it changes" in judgement.reason
 
 
-def test_direction_of_a_ratio_is_judged_against_one_and_another_number_is_not_judged() -> None:
+def test_what_trainings_leave_open_is_measured_in_kind() -> None:
+    undecided = Result(ROW, Answer(Selection({}), trained=TRAINED), None, Outcome.OK, "undecided")
+    untrained = replace(undecided, outcome=Outcome.FAILED, reason="not trained")
+    assert judge(undecided, None) == Judgement(Verdict.IN_KIND, "undecided")
+    assert judge(untrained, None).verdict is Verdict.NOT_RUN
+
+
+def test_direction_of_a_ratio_is_judged_against_one_and_another_number_is_in_kind() -> None:
     kind = Answer(Selection({}), trained=TRAINED, direction_only="smaller", higher_is_better=True)
     ratio = replace(EPOCHS, unit="x", value=1.4)
     assert judge(Result(ratio, kind, 3.0, Outcome.OK), None).verdict is Verdict.REPRODUCED
     assert judge(Result(ratio, kind, 0.9, Outcome.OK), None).verdict is Verdict.WORSE
     alone = judge(Result(replace(EPOCHS, value=53.0), kind, 8.0, Outcome.OK), None)
-    assert (alone.verdict, alone.reason) == (Verdict.NOT_RUN, "8 epochs here; smaller")
+    assert (alone.verdict, alone.reason) == (Verdict.IN_KIND, "8 epochs here; smaller")
     missing = judge(Result(ratio, kind, None, Outcome.FAILED, "not trained"), None)
     assert (missing.verdict, missing.reason) == (Verdict.NOT_RUN, "not trained")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from membench.core.configuration import ROOT
+from membench.core.record import Outcome
 from membench.lab.papers.judging.closeness import Closeness
 from membench.lab.papers.judging.compare import read_results
 from membench.lab.papers.judging.contradictions import read_contradictions
@@ -22,7 +23,7 @@ from membench.lab.papers.pages.scoreboard_page import (
     summary_page,
     totals_row,
 )
-from membench.lab.papers.reading.experiment import Paper, Remark, Selection
+from membench.lab.papers.reading.experiment import Answer, Paper, Remark, Selection, TrainedQuantity
 from membench.lab.papers.reading.loader import load_paper
 from membench.lab.papers.reading.quantities import Result
 from tests.helpers.lab.papers import PAPER, ROW, numbers_of
@@ -36,7 +37,7 @@ OF_DEEP = Remark(Selection({"model": ("deep",)}), "a cause of one")
 
 def _deviations(text: str) -> list[list[str]]:
     """Return the cells of every row below "What deviates"."""
-    section = text.partition("### What deviates")[2].partition("### What was not run")[0]
+    section = text.partition("### What deviates")[2].partition("### What was ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line]
     return [line.strip("| ").split(" | ") for line in lines if not line.startswith("| Number")]
 
@@ -121,6 +122,14 @@ def test_rows_with_equal_names_take_the_note_of_the_paper(result: Callable[..., 
     assert [cells[0].partition("memory")[2] for cells in _deviations(text)] == [", layer 3", ", layer 4", ""]
 
 
+def test_what_was_measured_in_kind_is_listed_and_counted_apart() -> None:
+    trained = Answer(Selection({}), trained=TrainedQuantity("net", "accuracy"), direction_only="other images")
+    text = _page(PAPER, [Result(ROW, trained, 80.0, Outcome.OK, "95 % interval 79 to 81, 4 seeds")])
+    why = "80 MB here; 95 % interval 79 to 81, 4 seeds; other images"
+    assert f"| small, batch 8, ours, memory | 100 MB | 80 MB | {why} |" in text
+    assert "**0 of 0 predicted numbers reproduced**, 0 deviate; 1 measured in kind; 0 not run" in text
+
+
 def test_rows_that_the_model_was_fitted_on_are_counted_apart(results: list[Result]) -> None:
     paper = replace(PAPER, fitted=FITTED)
     text = _page(paper, results)
@@ -132,7 +141,7 @@ def test_the_overview_counts_each_number_once_and_links_to_the_paper(results: li
     line = totals_row(numbers_of(paper, results))
     assert list(line) == list(TOTALS_COLUMNS)
     text = scoreboard_page([(line, NOTHING), ({**line, "Paper": "EPMC"}, NOTHING)], ["## A paper\n"])
-    assert "| [vDNN](#vdnn-virtual-memory-efficient-networks) |  |  |  |  |  | 1 | 1 |  | 1 |  |" in text
+    assert "| [vDNN](#vdnn-virtual-memory-efficient-networks) |  |  |  |  |  | 1 | 1 |  |  | 1 |  |" in text
     assert "| [EPMC](#epmc) |" in text
     assert text.endswith("\n\n## A paper\n")
 
