@@ -17,7 +17,7 @@ def draw() -> Figure:
         _draw(axis, metric)
         axis.set_title(title)
     axes[0].set_ylabel("accuracy (%)")
-    axes[0].legend(frameon=False, title="mean and range of four seeds", loc="lower right")
+    axes[0].legend(frameon=False, title="mean and range of eight seeds", loc="lower right")
     figure.suptitle(
         "EPMC, Figure 10 in kind: a narrow AlexNet on Fashion-MNIST", x=0.01, ha="left", weight="bold", size=11
     )
