@@ -76,7 +76,7 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
     if answer.limit:
         return _judge_limit(result.value, row.value, answer.limit)
     ours, papers, higher_is_better = result.value, row.value, answer.higher_is_better
-    tolerance, reason = max(TOLERANCE * abs(papers), row.half_unit), ""
+    tolerance, reason = max(TOLERANCE * abs(papers), row.half_unit), result.reason if answer.trained else ""
     if ratios := _ratios(result, baseline):
         tolerance *= abs(ratios[1] / papers)
         ours, papers = ratios
