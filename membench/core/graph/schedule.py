@@ -205,9 +205,9 @@ class SpaceChanges:
     """Openings and closings of spaces by a schedule, in order, as arrays of int64.
 
     Attributes:
-        instructions, blocks, size_bytes: of each, by which instruction it is, of which block, and the size of the
-            space, negative where it closes; a space that is reused closes and opens.
-        held_bytes: of each instruction, what is held without a block (`Hold`).
+        instructions, blocks, size_bytes: by which instruction each is, of which block, and the size of the space,
+            negative where it closes; a space that is reused closes and opens.
+        held_bytes: what each instruction finds held without a block (`Hold`).
     """
 
     instructions: NDArray[np.int64]
