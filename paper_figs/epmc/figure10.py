@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from paper_figs.marks import finish
 from paper_figs.style import in_order, read
@@ -31,6 +32,7 @@ def _draw_curves(axes: Axes) -> None:
         means = 100 * table[table["training"] == name].groupby("epoch")["training_accuracy"].mean()
         axes.plot(means.index, means, **STYLES[name], markersize=6, linewidth=1.1, label=name)
     axes.set_xlabel("epochs")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("training accuracy (%), mean of the seeds")
 
 
