@@ -2,7 +2,7 @@
 
     membench completion bash    prints what bash evaluates; in ~/.bashrc: eval "$(.venv/bin/membench completion bash)"
     membench completion zsh     in ~/.zshrc, behind compinit: eval "$(.venv/bin/membench completion zsh)"
-    membench completion fish    in ~/.config/fish/config.fish: .venv/bin/membench completion fish | source
+    membench completion fish    in ~/.config/fish/config.fish: source (.venv/bin/membench completion fish | psub)
     membench completion LINE    prints the words that may end a line
 
 Commands, groups, options and the names of files are completed; also several values, as in model=vgg16,res.

@@ -97,14 +97,18 @@ class _Piece:
 def walk(activations: Activations) -> Region:
     """Return the pieces of all activations as the published sources choose them."""
     graph = activations.graph
-    walked = [(x, made) for x, made in zip(graph.forward_layers, activations.made, strict=True) if made]
-    positions = {x.layer: position for position, (x, _) in enumerate(walked)}
-    last_reader = {b: positions.get(x.layer, inf) for x in graph.forward_layers for b in x.reads - x.writes}
+    walked = [made for made in activations.made if made]
+    last_reader: dict[int, float] = {}
+    position = -1
+    for x, made in zip(graph.forward_layers, activations.made, strict=True):
+        position += bool(made)
+        read_at = position if made or not x.creates else inf  # in the walk, in place, or a loss
+        last_reader |= dict.fromkeys(x.reads - x.writes, read_at)
     pieces: list[_Piece] = []
     chosen: dict[int, int] = {}
     arguments = tuple(block.index for block in graph.blocks if block.role in ARGUMENT_ROLES)
     batch = tuple(block for block in arguments if graph.blocks[block].role is Role.INPUT)
-    for position, blocks in enumerate([batch, *(made for _, made in walked)], start=-1):
+    for position, blocks in enumerate([batch, *walked], start=-1):
         for block in blocks:
             chosen[block] = next((n for n, p in enumerate(pieces) if p.held_until < position), len(pieces))
             if chosen[block] == len(pieces):
