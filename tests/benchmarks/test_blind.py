@@ -6,10 +6,7 @@ from benchmarks.blind.verdicts import judged_rows, summary
 from membench.core.tables import read_csv
 
 # none on Layrub's card under Caffe, whose memory and times were read again after the predictions
-QUICK = {
-    "capuchin": ["C-VGG16-vDNN", "C-OM"],
-    "superneurons": ["M-10", "R-AlexNet-cost-aware-extra"],
-}
+QUICK = {"capuchin": ["C-VGG16-vDNN", "C-OM"], "superneurons": ["M-10", "R-AlexNet-cost-aware-extra"]}
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -100,7 +100,10 @@ def test_a_training_that_is_killed_keeps_its_finished_seeds(end: signal.Signals,
     ("arguments", "expected"),
     [
         (["model=resnet51"], "model 'resnet51' is not known; there are: alexnet, "),
-        (["data=mnist"], "data 'mnist' is not known; there are: caltech256, cifar10, coil100, digits, fashion_mnist, imagenet"),
+        (
+            ["data=mnist"],
+            "data 'mnist' is not known; there are: caltech256, cifar10, coil100, digits, fashion_mnist, imagenet",
+        ),
         (["speed=3"], "'speed' is not an option; there are: model, data, strategy, backend, batch_size"),
         (["device=k40m"], "'device' is not an option; there are: model, data, strategy, backend"),
         (["+speed=3"], "'+speed=3' is not a choice; write option=value"),
