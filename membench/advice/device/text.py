@@ -67,7 +67,7 @@ def fastest_words(advice: Advice) -> str:
 def nothing_to_change(advice: Advice) -> Iterator[str]:
     """Yield sentences where plain PyTorch fits and no other method was planned."""
     nothing = "Nothing else to change" if isinstance(advice.fastest, Lever) else "Nothing to change"
-    yield f"{nothing}: plain PyTorch fits, and methods that save memory take time for it."
+    yield f"{nothing}: plain PyTorch fits, and methods that save memory seldom save time."
     yield "For a larger batch or less memory: methods=all"
 
 
