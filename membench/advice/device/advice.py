@@ -10,8 +10,9 @@ from membench.core.errors import MembenchError
 from membench.core.units import per_second
 from membench.steps.predicted.intervals import TIME, Interval, ratios_of
 from membench.steps.predicted.prediction import Prediction
+from membench.strategies.pytorch import PyTorch
 
-PLAIN = "pytorch"
+PLAIN = PyTorch.name
 """Name of plain PyTorch among the strategies."""
 
 

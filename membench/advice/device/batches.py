@@ -1,6 +1,7 @@
 """The largest batch of plain PyTorch, to the sample, and of each method, to a part in 16."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial
 from threading import Lock
 
@@ -96,10 +97,12 @@ class Batches:
         try:
             fixed = 0.0 if strategy.moves_weights else min(1.0, self._fixed_bytes / self._target.room_bytes)
             found = largest_batch(load_at, self._batch_size, known, fixed=fixed)
-            plain = self.plain()  # a batch between two that the search tries
-            return plain if plain and plain > (found or 0) and load_at(plain) <= 1 else found
         except (UnsupportedModel, UnsupportedStrategy, TooSlow):
             return None
+        plain = self.plain() or 0  # a batch between two that the search tries
+        with suppress(UnsupportedModel, UnsupportedStrategy, TooSlow):
+            return plain if plain > (found or 0) and load_at(plain) <= 1 else found
+        return found
 
     def _load(self, outcome: AdvisedPlan | Refusal) -> float | None:
         """Return the part of the memory that the step needs; see `load`."""

@@ -13,7 +13,6 @@ CGCL-codes/Layrub, ``src/caffe/net.cpp`` (``interlayer``, ``intralayer``), facts
   layers keep (the indices of max pooling, dropout's random numbers) stays on the device.
 - With the intra-layer strategy, a gradient lies in the piece of its activation. All other gradients, among them those
   that the readers of one output leave to be summed up, are allocated when they are made and freed after their last use.
-
 - The data layer hands out the memory of the batch that it prefetched. Where the first piece, which the batch takes, is
   as large, that memory serves as the piece (AlexNet, CaffeNet). The sources then copy the batch to the host and back, a
   tenth of what AlexNet copies; here it is not copied.
