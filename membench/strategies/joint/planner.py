@@ -1,6 +1,7 @@
 """The plans of one graph: the best within a budget, the one that needs least without losing time, and bounds."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from math import inf
 
@@ -45,6 +46,38 @@ UPGRADES = 4
 """Number of further choices of algorithms."""
 
 
+@dataclass(frozen=True)
+class Begun:
+    """Searches within a budget that have descended for a share of their evaluations, by variant.
+
+    Attributes:
+        enough_s: a step this short ends them.
+    """
+
+    budget_bytes: int
+    enough_s: float
+    searches: dict[Variant, Search]
+
+    @property
+    def best(self) -> Variant:
+        """The variant with the fastest step so far."""
+        return min(self.searches, key=lambda variant: self.searches[variant].step_s)
+
+    @property
+    def search(self) -> Search:
+        return self.searches[self.best]
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the fastest step so far."""
+        return self.search.step_s
+
+    @property
+    def tried(self) -> int:
+        """Number of plans tried in all searches."""
+        return sum(search.tried for search in self.searches.values())
+
+
 class Planner:
     """Plans of a graph in its variants.
 
@@ -80,41 +113,46 @@ class Planner:
         relaxed = self._relaxed(budget_bytes, moments)
         return self._start_s + self._lower(relaxed) if relaxed else inf
 
-    def within(self, budget_bytes: int, others: Others) -> EvaluatedChoices | None:
-        """Return the best plan found, of the variant that seemed the best; None where none keeps the budget.
+    def begun(self, budget_bytes: int, moments: int = MOMENTS) -> "Begun | None":
+        """Return searches that have begun, in the variants that seem the best; None where none keeps the budget.
+
+        Args:
+            moments: in the linear program whose solution they start from.
+        """
+        relaxed = self._relaxed(budget_bytes, moments)
+        if relaxed is None:
+            return None
+        begun = Begun(budget_bytes, self._lower(relaxed) * ENOUGH, {})
+
+        def started(variant: Variant) -> Search:
+            if variant not in begun.searches:
+                begun.searches[variant] = self._started(variant, relaxed, budget_bytes, begun.enough_s)
+            return begun.searches[variant]
+
+        for variants in self._variants.rounded(relaxed, budget_bytes):
+            next((variant for variant in variants if started(variant).best), None)
+        if begun.search.best is None:
+            return None
+        share = STARTED_SHARE * _number(EVALUATED_STEPS, EVALUATIONS, begun.search.best.problem)
+        for encoding in self._variants.encodings:
+            if begun.step_s > begun.enough_s and begun.tried < share:
+                started(self._variants.toggled(begun.best, encoding))
+        return begun
+
+    def finished(self, begun: "Begun", others: Others) -> EvaluatedChoices:
+        """Return the best plan found, of the variant that is the best so far.
 
         Args:
             others: where the search starts, in addition.
         """
-        relaxed = self._relaxed(budget_bytes, MOMENTS)
-        if relaxed is None:
-            return None
-        enough_s = self._lower(relaxed) * ENOUGH
-
-        def started(variant: Variant) -> Search:
-            if variant not in searches:
-                searches[variant] = self._started(variant, relaxed, budget_bytes, enough_s)
-            return searches[variant]
-
-        searches: dict[Variant, Search] = {}
-        for variants in self._variants.rounded(relaxed, budget_bytes):
-            next((variant for variant in variants if started(variant).best), None)
-        best = min(searches, key=lambda variant: searches[variant].step_s)
-        plan = searches[best].best
-        if plan is None:
-            return None
-        evaluations = _number(EVALUATED_STEPS, EVALUATIONS, plan.problem)
-        for encoding in self._variants.encodings:
-            tried = sum(search.tried for search in searches.values())
-            if searches[best].step_s > enough_s and tried < evaluations * STARTED_SHARE:
-                best = min(best, self._variants.toggled(best, encoding), key=lambda variant: started(variant).step_s)
-        search = searches[best]
-        search.left = evaluations - sum(each.tried for each in searches.values())
+        budget_bytes, enough_s, search, plan = begun.budget_bytes, begun.enough_s, begun.search, begun.search.best
+        assert plan is not None, "searches that have begun have a plan"
+        search.left = _number(EVALUATED_STEPS, EVALUATIONS, plan.problem) - begun.tried
         if not search.is_over:
-            search.start(others.choices(self._variants.problem(best), search.step_s))
+            search.start(others.choices(self._variants.problem(begun.best), search.step_s))
         search.descend()
         search.anneal()
-        variant, plan = self._upgraded(best, search.best or plan, budget_bytes, enough_s)
+        variant, plan = self._upgraded(begun.best, search.best or plan, budget_bytes, enough_s)
         return self._reencoded(variant, plan, budget_bytes, enough_s)
 
     def _started(self, variant: Variant, relaxed: Relaxation, budget_bytes: int, enough_s: float) -> Search:

@@ -19,9 +19,10 @@ A step's time is that of its tasks, of what is computed again, and of waiting fo
 
 Under a budget weights, with their gradients and an optimizer's states, may also have their home in host memory, where
 the host updates them (`homes`): their weights come for their uses, and their gradients leave. Such plans are made
-wherever the others take longer than the tasks, with several numbers of layers at home, that of the linear program among
-them; the bound is then that of the schedules that may do so. Where it is lower than that of plans with all weights on
-the device, they are made first, and others only if their bound is below the fastest of them.
+wherever the others take longer than the tasks. The number of layers at home is the fastest one of a short search, which
+starts at that of the linear program; the bound is then that of the schedules that may do so. Where it is lower than
+that of plans with all weights on the device, they are made first, and others only if their bound is below the fastest
+of them.
 
 Under sharded weights a rank's gathered weights are stored blocks as well: they stay from the forward to the backward
 pass, or are gathered again ahead of their use, which takes the time of a collective (`planning.parallel.gathering`).
@@ -51,27 +52,19 @@ from membench.planning.parallel.gathering import gathered_once
 from membench.strategies.base import Strategy
 
 if TYPE_CHECKING:
+    from membench.planning.choices.evaluation import EvaluatedChoices
     from membench.strategies.joint.homes import Homes
     from membench.strategies.joint.others import Others, Timed
     from membench.strategies.joint.planner import Planner
 
-PARTS_AT_HOME = (0.0, 1 / 16, 1 / 4, 1.0)
-"""Numbers of updates on the host that are tried, as parts of a range.
-
-It goes from the least with which the budget can be kept, the linear program's number or more, to all of them.
-"""
-
-PARTS_OF_SHARDS = (1 / 4, 1 / 2, 1.0)
-"""The same where weights are in shards, as parts of all updates.
-
-The linear program gathers weights again as if their shards were on the device, and so moves too many updates.
-"""
+STRIDES, HALVINGS = 4, 2
+"""In which numbers of updates on the host are tried, from the least to all of them, and how often these are halved."""
 
 WORTH_WHILE = 1.005
 """The fastest plan so far over the bound of another class of schedules: where it is less, that one is not searched."""
 
 FEW_MOMENTS = 100
-"""Number of moments in a bound that only decides which plans are searched.
+"""Number of moments in a bound that only decides which plans are searched, and from where.
 
 It takes a fifth of the time, and is lower by up to 0.3 % for a Llama of 7 billion weights.
 """
@@ -86,7 +79,6 @@ class Joint(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba and scipy take a second to import, which no other strategy needs
-        from membench.planning.choices.emit import emit
         from membench.strategies.joint.homes import Homes
         from membench.strategies.joint.others import Others
         from membench.strategies.joint.planner import Planner
@@ -95,7 +87,7 @@ class Joint(Strategy):
         once = gathered_once(graph)
         planner = Planner(once, cost)
         if budget_bytes is None:
-            least = emit(self.name, planner.without_loss_of_time(), None)
+            least = self._emitted(planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
         stays_s = planner.least_s(budget_bytes, FEW_MOMENTS)
         homes, others = Homes(once, cost), Others(graph, cost, budget_bytes, stays_s)
@@ -120,31 +112,39 @@ class Joint(Strategy):
         return _certified(replace(fastest, strategy=self.name), step_s, planner.least_s(budget_bytes))
 
     def _with_homes(self, homes: "Homes", planner: "Planner", others: "Others") -> "list[Timed]":
-        """Return plans with several numbers of updates on the host."""
+        """Return the best plan found with some updates on the host.
+
+        Args:
+            planner: of all updates on the host; the search starts at its linear program's number, or above.
+        """
         from membench.strategies.joint.planner import Planner
 
-        count = len(homes.parts)
+        count, budget_bytes = len(homes.parts), others.budget_bytes
+        if planner.least_s(budget_bytes) == inf:
+            return []
         planner_of = cache(lambda number: Planner(homes.at(number), homes.cost))
 
-        def keeps_budget(number: int) -> bool:
-            return planner_of(number).needed_bytes <= others.budget_bytes
+        def step_s(number: int, lowest_s: float) -> float:
+            planner = planner_of(number)
+            is_worse = planner.least_s(budget_bytes, FEW_MOMENTS) >= lowest_s
+            begun = None if is_worse else planner.begun(budget_bytes, FEW_MOMENTS)
+            return begun.step_s if begun else inf
 
         is_rank = any(task.collective for task in homes.graph.tasks)
-        first = 0 if is_rank else ceil(planner.moved(others.budget_bytes))
-        least = _least(range(first, count), keeps_budget)
-        shares = PARTS_OF_SHARDS if is_rank else PARTS_AT_HOME
-        found: list[Timed] = []
-        for number in sorted({ceil(least + share * (count - least)) for share in shares}):
-            if _fastest_s(found) <= planner_of(number).least_s(others.budget_bytes, FEW_MOMENTS) * WORTH_WHILE:
-                break  # and so, as a rule, is the bound with more updates on the host
-            found += self._of_planner(planner_of(number), others)
-        return found
+        first = 0 if is_rank else ceil(planner.moved(budget_bytes))
+        least = _least(range(first, count), lambda number: planner_of(number).needed_bytes <= budget_bytes)
+        return self._of_planner(planner_of(_lowest(range(least, count + 1), step_s)), others)
 
     def _of_planner(self, planner: "Planner", others: "Others") -> "list[Timed]":
+        begun = planner.begun(others.budget_bytes)
+        if begun is None:
+            return []
+        return [others.timed_of(self._emitted(planner.finished(begun, others), others.budget_bytes))]
+
+    def _emitted(self, plan: "EvaluatedChoices", budget_bytes: int | None) -> Schedule:
         from membench.planning.choices.emit import emit
 
-        plan = planner.within(others.budget_bytes, others)
-        return [others.timed_of(emit(self.name, plan, others.budget_bytes))] if plan else []
+        return emit(self.name, plan, budget_bytes)
 
 
 def _least(numbers: range, holds: Callable[[int], bool]) -> int:
@@ -157,6 +157,25 @@ def _least(numbers: range, holds: Callable[[int], bool]) -> int:
         width *= 2
     near = numbers[width // 2 : width]
     return near.start + bisect_left(near, True, key=holds)
+
+
+def _lowest(numbers: range, value: Callable[[int, float], float]) -> int:
+    """Return a number of a low value: the lowest of a few in equal strides, then of those beside it, in half of these.
+
+    Args:
+        value: of a number; may be infinite where it is no lower than its second argument.
+    """
+    stride = ceil(len(numbers) / STRIDES)
+    best, lowest, near = numbers[0], inf, sorted({*numbers[::stride], numbers[-1]})
+    if len(numbers) == 1:
+        return best
+    for _ in range(HALVINGS + 1):
+        for number in near:
+            if (found := value(number, lowest)) < lowest:
+                best, lowest = number, found
+        stride = ceil(stride / 2)
+        near = [number for number in (best - stride, best + stride) if number in numbers]
+    return best
 
 
 def _fastest_s(candidates: "list[Timed]") -> float:

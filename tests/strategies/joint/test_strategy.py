@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil, inf
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torchvision.models import DenseNet, ResNet, resnet18
 from torchvision.models.resnet import BasicBlock
@@ -26,9 +29,8 @@ from membench.steps.predicted.fused_graphs import step_graphs
 from membench.steps.request import StepRequest
 from membench.strategies.base import find_strategy
 from membench.strategies.joint.homes import Homes
-from membench.strategies.joint.others import Others
 from membench.strategies.joint.planner import Planner
-from membench.strategies.joint.strategy import Joint
+from membench.strategies.joint.strategy import HALVINGS, STRIDES, Joint, _lowest
 from membench.strategies.layrub.strategy import LayrubHybrid
 from membench.sweep.cells.model import Model
 from tests.helpers.networks.contract import COST as MEASURED
@@ -80,12 +82,12 @@ def test_a_tiny_graph_takes_as_long_as_by_checkmate_at_most() -> None:
 def test_another_methods_schedule_is_taken_where_it_is_faster(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = chain_of_convolutions(9, normalized=True)
 
-    def nothing(self: Planner, budget_bytes: int, others: Others) -> None:
+    def nothing(self: Planner, budget_bytes: int, moments: int = 0) -> None:
         return None
 
     budget_bytes = plan(graph, find_strategy("eager")(), K40M, None).peak_bytes // 2
     method = find_strategy(name)()
-    monkeypatch.setattr(Planner, "within", nothing)
+    monkeypatch.setattr(Planner, "begun", nothing)
     monkeypatch.setattr("membench.strategies.joint.others.METHODS", (method,))
     taken, given = (plan(graph, each, K40M, budget_bytes) for each in (Joint(), method))
     assert taken.instructions == given.instructions
@@ -224,13 +226,29 @@ def test_a_budget_below_what_any_schedule_needs_is_not_searched(
 ) -> None:
     searched: list[int] = []
 
-    def within(self: Planner, budget_bytes: int, others: Others) -> None:
+    def begun(self: Planner, budget_bytes: int, moments: int = 0) -> None:
         searched.append(budget_bytes)
 
-    monkeypatch.setattr(Planner, "within", within)
+    monkeypatch.setattr(Planner, "begun", begun)
     with pytest.raises(InfeasibleSchedule):
         plan(graph, Joint(), K40M, Planner(graph, K40M).lower_bound_bytes // 2)
     assert not searched
+
+
+@given(start=st.integers(0, 50), count=st.integers(1, 200), data=st.data())
+def test_a_number_near_the_lowest_is_found_in_a_valley(start: int, count: int, data: st.DataObject) -> None:
+    numbers = range(start, start + count)
+    lowest = data.draw(st.sampled_from(numbers))
+    asked = list[int]()
+
+    def value(number: int, below: float) -> float:
+        asked.append(number)
+        found = float(abs(number - lowest))
+        return found if found < below else inf
+
+    assert abs(_lowest(numbers, value) - lowest) <= ceil(count / STRIDES / 2**HALVINGS) + 1
+    assert set(asked) <= set(numbers)
+    assert len(asked) <= STRIDES + 1 + 2 * HALVINGS
 
 
 def updated_layers(number: int, name: str) -> TaskGraph:
