@@ -126,7 +126,7 @@ class Joint(Strategy):
 
         def step_s(number: int, lowest_s: float) -> float:
             planner = planner_of(number)
-            is_worse = planner.least_s(budget_bytes, FEW_MOMENTS) >= lowest_s
+            is_worse = planner.least_s(budget_bytes, FEW_MOMENTS) * WORTH_WHILE >= lowest_s
             begun = None if is_worse else planner.begun(budget_bytes, FEW_MOMENTS)
             return begun.step_s if begun else inf
 
