@@ -1,23 +1,30 @@
-"""Copies by which cuDNN brings a convolution in three dimensions into the layout of its kernels.
+"""Copies by which cuDNN brings a convolution into the layout of its kernels.
 
-Kernels of tensor cores take images with their channels next to each other (NDHWC). cuDNN copies what lies otherwise
-(NCDHW) into its workspace: images and filters before a kernel, its result after it.
+Kernels of tensor cores take images with their channels next to each other (NHWC, NDHWC). cuDNN copies what lies
+otherwise (NCHW, NCDHW) into its workspace: images and filters before a kernel, its result after it.
 
-Known: half precision, without groups, forward, on an RTX 4090 (the peaks of decoding by a Qwen-Image VAE, three sizes,
-within 0.3 %; these rows were known when this was written, see decision 9). Assumed to be the same: bfloat16, both
-gradients, transposed convolutions, groups, any number of channels, and every card whose tensor cores have the format.
-Not known, and not counted: single precision, with TF32 or without, and convolutions in one or two dimensions, of which
-measured networks have the copies in part (`benchmarks/gpu_visit/convolutions.py` measures both).
+Three dimensions. Known: half precision, without groups, forward, on an RTX 4090 (the peaks of decoding by a Qwen-Image
+VAE, three sizes, within 0.3 %; these rows were known when this was written, see decision 9). Assumed to be the same:
+bfloat16, both gradients, transposed convolutions, groups, any number of channels, and every card whose tensor cores
+have the format. Not known, and not counted: single precision, with TF32 or without.
+
+Two dimensions: gradients of filters larger than 1 x 1, without groups, in half precision and TF32. Forward passes and
+gradients of images have kernels that take images as they lie. Decided on what networks hold on an H200 and an A100
+(docs/choices.md). `benchmarks/gpu_visit/convolutions.py` measures single convolutions.
 """
+
+from math import prod
 
 import torch
 
 from membench.core.graph.call import Call, ShapeOf, Value
 from membench.core.graph.precision import Precision
+from membench.core.graph.task_graph import Task
 from membench.core.hardware.device import DeviceProfile
 
 _FORWARD, _BACKWARD = "aten.convolution.default", "aten.convolution_backward.default"
 _HALVES = (torch.float16, torch.bfloat16)
+_OF_TENSOR_CORES = (Precision.TF32, Precision.FP16, Precision.BF16)
 
 
 def conversions(call: Call | None) -> tuple[int, ...]:
@@ -42,6 +49,18 @@ def conversions(call: Call | None) -> tuple[int, ...]:
     if len(weight.shape) != 5 or images.dtype not in _HALVES or 1 < groups == images.shape[1]:
         return ()
     return tuple(sum(map(_converted_bytes, each)) for each in used)
+
+
+def weight_gradient_copies_bytes(task: Task, device: DeviceProfile) -> int:
+    """Return the bytes that cuDNN copies for the gradient of a 2-D convolution's filters; 0 for other tasks."""
+    has_kernels = device.compute_capability is not None and task.precision in device.precision_ops_per_s
+    if task.convolution is None or task.call is None or task.precision not in _OF_TENSOR_CORES or not has_kernels:
+        return 0
+    if task.call.operator != _BACKWARD or task.convolution.groups > 1 or prod(task.convolution.kernel_size) == 1:
+        return 0
+    upstream, images = (item.value if isinstance(item, ShapeOf) else item for item in task.call.args[:2])
+    of_weight = task.call.outputs[1]
+    return sum(map(_converted_bytes, (upstream, images, of_weight))) if of_weight is not None else 0
 
 
 def has_kernels(call: Call, device: DeviceProfile) -> bool:

@@ -7,8 +7,7 @@ holds two.
 cuDNN: which algorithms its heuristics choose is not published. The choice below was made on four measurements per card
 of ResNet-18 (SchedTune's rows, fp32): on Volta and Turing, whose single precision has no tensor cores, peaks follow
 from Winograd's non-fused algorithm wherever it applies, on Kepler and on cards with TF32 from algorithms without a
-workspace. Other cards and precisions are assumed to be like the latter. Convolutions in three dimensions:
-`membench.cost.layouts`.
+workspace. Other cards and precisions are assumed to be like the latter. Copies of layout: `membench.cost.layouts`.
 """
 
 from membench.core.graph.precision import Precision
@@ -16,16 +15,19 @@ from membench.core.graph.task_graph import Kind, Task
 from membench.core.hardware.device import DeviceProfile
 from membench.core.units import KIB, MIB
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
-from membench.cost.layouts import conversions, has_kernels
+from membench.cost.layouts import conversions, has_kernels, weight_gradient_copies_bytes
 
 SINGLE = (Precision.FP32, Precision.TF32)
 """Precisions whose tensors are in single precision; a card without TF32 runs both alike."""
 
 
 def convolution_workspace_bytes(task: Task, device: DeviceProfile) -> int:
-    """Return the workspace of a convolution or of its gradients as cuDNN runs it on a device; 0 for other tasks."""
+    """Return the workspace of a convolution or of its gradients as cuDNN runs it on a device; 0 for other tasks.
+
+    Not that of three dimensions: `layout_copies_bytes`.
+    """
     if task.convolution is None or task.precision not in SINGLE or not _has_winograd(device):
-        return 0
+        return weight_gradient_copies_bytes(task, device)
     work = algorithm_work(ConvolutionAlgorithm.WINOGRAD, task.convolution, task.gradient_of)
     return work.workspace_bytes if work else 0
 

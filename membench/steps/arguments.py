@@ -94,7 +94,7 @@ def as_bytes(size: str | float | None, name: str = "budget") -> int | None:
 
 
 def in_process(device: DeviceProfile, options: Mapping[str, Any]) -> DeviceProfile:
-    """Return a device as it is in the process that runs the step.
+    """Return a device as it is in the process that runs the step, with torch's switches of this one.
 
     Args:
         options: `ProcessKeywords`; without one, or with None, the profile's own value stays.
@@ -109,6 +109,7 @@ def in_process(device: DeviceProfile, options: Mapping[str, Any]) -> DeviceProfi
         allocator=device.allocator if allocator is None else AllocatorSettings.parse(allocator),
         context_bytes=device.context_bytes if context_bytes is None else context_bytes,
         also_bytes=device.also_bytes if also_bytes is None else also_bytes,
+        benchmarks_convolutions=device.benchmarks_convolutions or torch.backends.cudnn.benchmark,
     )
 
 

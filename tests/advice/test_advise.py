@@ -43,7 +43,7 @@ def batch(size: int = SIZE, device: str = "meta") -> tuple[Tensor, Tensor]:
 def small_card() -> membench.DeviceProfile:
     """Return a card on which plain PyTorch does not fit, with a context of 1 MiB."""
     plain = membench.predict(network(), nn.CrossEntropyLoss(), batch(), device=CARD, optimizer="adamw")
-    return replace(CARD, memory_bytes=int(0.8 * plain.reserved_bytes) + MIB, context_bytes=MIB)
+    return replace(CARD, memory_bytes=int(0.7 * plain.reserved_bytes) + MIB, context_bytes=MIB)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""cuDNN's copies of layout: what convolutions in three dimensions hold in addition, and what holds nothing."""
+"""cuDNN's copies of layout: what convolutions hold in addition, and what holds nothing."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from membench.core.configuration import load
 from membench.core.graph.precision import Precision
 from membench.core.step.workload import Workload
 from membench.core.units import MIB
-from membench.cost.layouts import conversions
+from membench.cost.layouts import conversions, weight_gradient_copies_bytes
 from membench.cost.library_memory import convolution_workspace_bytes, layout_copies_bytes
 from membench.steps.predict import Predictor, predict
 from membench.steps.predicted.prediction import Prediction
@@ -107,6 +107,34 @@ def test_gradients_are_two_calls_one_after_another() -> None:
     assert all(layout_copies_bytes(task, device) == task.workspace_bytes for task in found)
     assert all(convolution_workspace_bytes(task, device) == 0 for task in found)
     assert all(task.precision is Precision.FP16 for task in found)
+
+
+IMAGES_2D, RESULT_2D, WEIGHT_2D = 2 * IN * 9 * 9 * 4, 2 * OUT * 7 * 7 * 4, OUT * IN * 9 * 4
+"""Bytes of a convolution's tensors in two dimensions, in single precision."""
+
+
+def copies_2d(module: nn.Module, device: str, **options: object) -> list[int]:
+    """Return what is copied for the weight's gradient in each task of a convolution, forward and backward."""
+    given = torch.empty(2, IN, 9, 9, device="meta")
+    module = module.to("meta")
+    workload = Workload("net", module, lambda made: made.float().square().sum(), (given,), **options)  # type: ignore[arg-type]
+    profile = load("device", device)
+    graph = Predictor(workload, StepRequest(PyTorch())).planned(profile)[0][0].schedule.graph
+    return [weight_gradient_copies_bytes(task, profile) for task in graph.tasks if task.convolution]
+
+
+@pytest.mark.parametrize(("precision", "share"), [(None, 1.0), (Precision.AMP_BF16, 0.5), (Precision.FP32, 0.0)])
+def test_the_gradient_of_a_2d_filter_holds_its_tensors_again(precision: Precision | None, share: float) -> None:
+    """PyTorch's default rounds convolutions to TF32; without tensor cores there is nothing to copy for."""
+    found = copies_2d(nn.Conv2d(IN, OUT, 3), "a100_40gb", precision=precision)
+    assert found == [0, int(share * (IMAGES_2D + RESULT_2D + WEIGHT_2D))]
+
+
+def test_kernels_of_the_images_own_layout_copy_nothing_in_two_dimensions() -> None:
+    assert copies_2d(nn.Conv2d(IN, OUT, 1), "a100_40gb") == [0, 0]
+    assert copies_2d(nn.Conv2d(IN, OUT, 3, groups=2), "a100_40gb") == [0, 0]
+    assert copies_2d(nn.Conv2d(IN, OUT, 3), "a100_40gb", channels_last=True) == [0, 0]
+    assert copies_2d(nn.Conv2d(IN, OUT, 3), "p100") == [0, 0]
 
 
 def test_the_decoder_s_largest_convolution_holds_770_mib_more() -> None:

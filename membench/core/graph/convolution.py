@@ -19,6 +19,11 @@ class Convolution:
     groups: int
     itemsize: int
 
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each input channel is a group of its own: PyTorch runs its own kernels, unless channels are last."""
+        return 1 < self.groups == self.input_channels
+
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:

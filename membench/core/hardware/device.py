@@ -75,6 +75,8 @@ class DeviceProfile:
         sustained_clock: clock at which large products run within the board's power limit, over the boost clock, for
             which the rates hold.
         allocator: PyTorch's allocator in the process that has the device.
+        benchmarks_convolutions: whether that process tries algorithms of each new convolution
+            (``torch.backends.cudnn.benchmark``).
 
     Raises:
         MembenchError: a capacity, rate, count or capability is not positive, the latency is negative, or there is a
@@ -104,6 +106,7 @@ class DeviceProfile:
     precision_ops_per_s: Mapping[str, float] = field(default_factory=dict)
     sustained_clock: float = 1.0
     allocator: AllocatorSettings = DEFAULT
+    benchmarks_convolutions: bool = False
 
     def __post_init__(self) -> None:
         check(
@@ -116,7 +119,7 @@ class DeviceProfile:
         )
         check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s, also_bytes=self.also_bytes, idle_bytes=self.idle_bytes)
         check(POSITIVE, sustained_clock=self.sustained_clock)
-        check(SWITCH, full_duplex=self.full_duplex)
+        check(SWITCH, full_duplex=self.full_duplex, benchmarks_convolutions=self.benchmarks_convolutions)
         counts = ("multiprocessors", "l2_bytes", "context_bytes", "link_generation", "link_lanes")
         numbers = ("compute_capability", "pageable_host_to_device_bytes_per_s", "pageable_device_to_host_bytes_per_s")
         for requirement, names in ((COUNT, counts), (POSITIVE, numbers)):

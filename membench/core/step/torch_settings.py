@@ -83,8 +83,8 @@ def _of_kernels(*, convolves: bool) -> Iterator[str]:
         yield "torch.backends.cudnn.enabled = False is not predicted: convolutions are priced as cuDNN's."
     if convolves and cudnn.benchmark:
         yield (
-            "torch.backends.cudnn.benchmark = True is not predicted: convolutions have the times and workspaces of "
-            "cuDNN's default choice."
+            "torch.backends.cudnn.benchmark = True is predicted in part: unused memory is given back at each new "
+            "convolution, but convolutions have the times and workspaces of cuDNN's default choice."
         )
     if convolves and cudnn.deterministic:
         yield "torch.backends.cudnn.deterministic = True is not predicted: convolutions are priced as without it."

@@ -5,7 +5,7 @@
     membench validate dataset=schedtune rows=20   20 rows of one, spread over it: prints the errors, writes no results
     membench validate dataset=torchtune row=3     one row by its number in the results, and its operators' times
     membench validate leave_out=h200              rows on an H200, with rates that are fitted without its chip: prints
-                                                  the errors, writes no results
+                                                  the errors, those of single kernels on it first, writes no results
     membench validate rerun=all workers=4
     membench validate rerun=none                  predicts nothing: the page and all else from the tables that are there
 
@@ -146,17 +146,23 @@ def _write(compared: "Sequence[tuple[DataSet, Sequence[Comparison]]]") -> None:
 
 
 def _leaving_out(card: str, datasets: "Sequence[DataSet]") -> "list[DataSet]":
-    """Return the data sets' rows on a card's chip, with rates that are fitted without that chip."""
+    """Return the data sets' rows on a card's chip, with rates that are fitted without that chip.
+
+    Prints the errors of the single kernels that were measured on it.
+    """
     from membench.lab.calibrate.kernel_constants import is_same_chip
     from membench.lab.calibrate.kernel_rates import fitted_values, rates_without
+    from membench.lab.calibrate.measured_kernels import error_lines, measured_kernels
 
     boards = {name for name in {row.device for data in datasets for row in data.rows} if is_same_chip(card, name)}
     chosen = {data.name: [row for row in data.rows if row.device in boards] for data in datasets}
     if not any(chosen.values()):
         raise MembenchError(f"no data set has rows on {card}; leave out a card that one has, such as h200")
-    rates = fitted_values(rates_without(card, DATASETS))
+    rates = rates_without(card, DATASETS)
+    of_chip = [kernel for kernel in measured_kernels() if is_same_chip(card, kernel.device)]
+    print("\n".join([*error_lines(of_chip, rates), ""]))
     return [
-        replace(data, rows=tuple(row.with_rates(rates) for row in chosen[data.name]))
+        replace(data, rows=tuple(row.with_rates(fitted_values(rates)) for row in chosen[data.name]))
         for data in datasets
         if chosen[data.name]
     ]

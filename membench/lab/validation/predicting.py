@@ -75,7 +75,9 @@ def _predict(
     Args:
         between: the step of a micro-batch without the update.
     """
-    device = in_process(as_device(row.device), row.step)
+    device = replace(
+        in_process(as_device(row.device), row.step), benchmarks_convolutions=bool(row.step.get("benchmark"))
+    )
     machine = _machine(row)
     planned_in = _planned_in(machine)
     prediction = at_batch.on(device, planned_in)

@@ -27,6 +27,7 @@ QUANTITIES = ("step_time_s", "allocated_bytes", "reserved_bytes", "used_bytes", 
 
 _FURTHER = (
     "rates", "strategy", "ranks", "kernels", "keeps_layout", "allocator", "context", "also", "holds_output",
+    "benchmark",
 )  # fmt: skip
 """Of a step, where its program differs from others."""
 
@@ -48,7 +49,8 @@ class Row:
             ``optimizer``, ``channels_last``, and ``strategy`` where it is not plain PyTorch; ``rates`` of kernels where
             the program's libraries have others; ``kernels`` where its options say so, with ``keeps_layout`` where that
             torch's compiler left images as they were; ``allocator``, ``context``, ``also`` and ``holds_output`` of its
-            process and program (`membench.predict`); ``ranks`` where several GPUs run it: the arguments of `ranks_of`.
+            process and program (`membench.predict`), and ``benchmark``, its ``torch.backends.cudnn.benchmark``;
+            ``ranks`` where several GPUs run it: the arguments of `ranks_of`.
         micro_batches: for each update of the weights; the time is that of one of them, with its part of the update.
         sizes: two steps with networks of different depth, from which `LARGEST` follows; none where it was not measured.
         machine: name in ``conf/machine``, and values that replace its own; None: the one of `membench.predict`.

@@ -11,14 +11,20 @@ A training script, and the order of its requests:
 
 A workspace is requested after a task's results and freed with the task; the update's temporaries are one request for
 each weight. An optimizer's state is requested by the first task that uses it. The libraries' requests are those of
-`membench.cost.library_memory`.
+`membench.cost.library_memory`. For a convolution whose workspace a full device has no room for, PyTorch runs cuDNN's
+next algorithm; one without a workspace is assumed. Where it tries algorithms (``torch.backends.cudnn.benchmark``), it
+gives unused memory back to the device after each new convolution's trial (``aten/src/ATen/native/cudnn/Conv_v8.cpp``).
+What the trials themselves take is not counted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from membench.core.errors import OutOfMemory
+from membench.core.graph.convolution import Convolution
 from membench.core.graph.schedule import (
     COMPUTE_STREAM,
     Compute,
@@ -32,7 +38,7 @@ from membench.core.graph.schedule import (
     Reuse,
     Schedule,
 )
-from membench.core.graph.task_graph import ARGUMENT_ROLES, RESULT_ROLES, Block, Phase, Role, Task, TaskGraph
+from membench.core.graph.task_graph import ARGUMENT_ROLES, RESULT_ROLES, Block, GradientOf, Phase, Role, Task, TaskGraph
 from membench.core.hardware.device import DeviceProfile
 from membench.cost.library_memory import convolution_workspace_bytes, has_product, product_workspace_bytes
 from membench.planning.memory.caching_allocator import CachingAllocator
@@ -89,6 +95,7 @@ class _Script:
     def __init__(self, allocator: CachingAllocator) -> None:
         self._allocator = allocator
         self._product_workspaces: set[bool] = set()  # of which threads: whether it is autograd's
+        self._tried: set[_Trial] = set()
         self._kept: dict[tuple[str, Role], int] = {}  # addresses of what outlives a run, by name and role
         self._addresses: dict[int, int] = {}  # of a run's blocks, by index
         self._hold: int | None = None  # address of a pool's unused part
@@ -146,6 +153,17 @@ class _Script:
             self._product_workspaces.add(is_backward)
             self._allocate(workspace_bytes)
 
+    def try_algorithms(self, trial: "_Trial") -> None:
+        """Give unused memory back to the device, as PyTorch does when it has tried a convolution for the first time."""
+        if trial not in self._tried:
+            self._tried.add(trial)
+            self._allocator.release_cached()
+
+    def convolve(self, workspace_bytes: int) -> None:
+        """Take a convolution's workspace, if there is room, and give it back."""
+        with suppress(OutOfMemory):
+            self.use([workspace_bytes])
+
     def use(self, workspaces: Sequence[int]) -> None:
         """Take a task's workspaces, and give them back."""
         for address in [self._allocate(size_bytes) for size_bytes in workspaces]:
@@ -165,6 +183,8 @@ class _Script:
         return address
 
 
+_Trial = tuple[Convolution, Phase, GradientOf | None]
+"""By which PyTorch knows that a convolution is not new."""
 _Request = tuple[Callable[..., None], tuple[Any, ...]]
 """A method of `_Script`, and its arguments."""
 
@@ -199,17 +219,21 @@ def _of_task(task: Task, graph: TaskGraph, sizes: dict[int, int], device: Device
     if has_product(task):
         multiply = partial(_Script.multiply, is_backward=task.phase is Phase.BACKWARD)
         yield multiply, (product_workspace_bytes(device),)
-    if workspaces := tuple(_workspaces(task, graph, device)):
+    if workspaces := tuple(_workspaces(task, graph)):
         yield _Script.use, (workspaces,)
+    if device.benchmarks_convolutions and task.convolution is not None and not task.convolution.is_depthwise:
+        yield _Script.try_algorithms, ((task.convolution, task.phase, task.gradient_of),)
+    if workspace_bytes := convolution_workspace_bytes(task, device):
+        yield _Script.convolve, (workspace_bytes,)
 
 
 def _opening(block: Block, sizes: dict[int, int]) -> _Request:
     return _Script.open, (block.index, sizes.pop(block.index, block.size_bytes), block.pool)
 
 
-def _workspaces(task: Task, graph: TaskGraph, device: DeviceProfile) -> Iterator[int]:
-    """Yield the sizes of the requests of a task's workspace."""
-    rest_bytes = max(task.workspace_bytes, convolution_workspace_bytes(task, device))
+def _workspaces(task: Task, graph: TaskGraph) -> Iterator[int]:
+    """Yield the sizes of the requests of a task's own workspace."""
+    rest_bytes = task.workspace_bytes
     if task.phase is Phase.UPDATE:
         blocks = (graph.blocks[block] for block in task.writes)
         weights = [block.size_bytes for block in blocks if block.role is Role.WEIGHT]

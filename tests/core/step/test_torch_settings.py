@@ -14,7 +14,9 @@ import torch._inductor.config
 from torch import Tensor, nn
 
 import membench
+from membench.core.configuration import load
 from membench.core.errors import MembenchError
+from membench.steps.arguments import in_process
 from membench.steps.predicted.prediction import Prediction
 
 Setting = Callable[[], AbstractContextManager[Any]]
@@ -155,6 +157,13 @@ def test_a_setting_without_effect_changes_nothing(name: str, plain: Prediction) 
         found = predicted()
     assert found.unpredicted == ()
     assert found.reserved_bytes == plain.reserved_bytes
+
+
+def test_trying_algorithms_of_convolutions_is_read_of_the_process() -> None:
+    device = load("device", "a100_40gb")
+    assert not in_process(device, {}).benchmarks_convolutions
+    with attribute(CUDNN, "benchmark", True)():
+        assert in_process(device, {}).benchmarks_convolutions
 
 
 def test_what_a_step_does_not_have_is_not_named() -> None:

@@ -34,12 +34,16 @@ def test_a_row_has_its_numbers_and_its_operators(capsys: pytest.CaptureFixture[s
     assert any(line.startswith("  convolution_backward") for line in lines)
 
 
-def test_a_card_is_left_out_with_all_boards_of_its_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_is_left_out_with_all_boards_of_its_chip(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Rows on an H100 as well, whose chip an H200 has, with the rates that are fitted without it."""
     rates = configuration.load("framework", "pytorch").efficiency.kernels
     monkeypatch.setattr(kernel_rates, "rates_without", lambda card, folder: replace(rates, copy=0.25))
     datasets = [load_dataset(validate.DATASETS, name) for name in ("neusight", "timm_nchw", "h200")]
     left_out = validate._leaving_out("h200", datasets)
+    printed = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line]
+    assert printed == [["kernels", "card"], ["square_float16", "h100"], ["square_float32", "h100"]]
     assert [data.name for data in left_out] == ["neusight", "h200"]
     rows = [row for data in left_out for row in data.rows]
     assert {row.device for row in rows} == {"h100", "h200"}

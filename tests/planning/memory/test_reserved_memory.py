@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from membench.core.configuration import load
 from membench.core.errors import OutOfMemory
+from membench.core.graph.convolution import Convolution
 from membench.core.graph.schedule import Hold, RepeatedSchedule, Schedule
 from membench.core.graph.task_graph import Kind, Phase, Role, TaskGraph
 from membench.core.hardware.device import DeviceProfile
 from membench.core.units import MIB
-from membench.cost.library_memory import product_workspace_bytes
+from membench.cost.library_memory import convolution_workspace_bytes, product_workspace_bytes
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.memory.caching_allocator import LARGE_SEGMENT_BYTES
 from membench.planning.memory.expandable_allocator import ExpandableAllocator
@@ -23,6 +24,16 @@ from membench.strategies.on_demand import compute_on_demand
 from tests.helpers.planning.four_tasks import four_tasks, migrating
 
 DEVICE: DeviceProfile = load("device", "rtx3090")
+
+
+class Counting(SegmentAllocator):
+    """Counts how often unused memory was given back."""
+
+    releases = 0
+
+    def release_cached(self) -> None:
+        self.releases += 1
+        super().release_cached()
 
 
 def with_sizes(graph: TaskGraph, sizes: list[int]) -> TaskGraph:
@@ -93,6 +104,40 @@ def test_a_workspace_comes_after_results_and_is_kept_for_others(graph: TaskGraph
     found = played(on_demand(replace(sized, tasks=(first, *sized.tasks[1:]))))
     assert found.allocated_bytes == (30 + 40 + 50) * MIB  # the others are cut from what it leaves
     assert found.reserved_bytes == (30 + 40 + 50) * MIB
+
+
+CONVOLUTION = Convolution(8, 8, 8, (128, 128), (128, 128), (3, 3), (1, 1), (1, 1), (1, 1), 1, 4)
+
+
+def test_trying_a_new_convolution_s_algorithms_gives_unused_memory_back(graph: TaskGraph) -> None:
+    """The second activation's 40 MiB are unused when the last task begins, whose 50 MiB they have no room for."""
+    sized = with_sizes(graph, [30 * MIB, 12 * MIB, 40 * MIB, 14 * MIB, 50 * MIB])
+    trying = replace(DEVICE, benchmarks_convolutions=True)
+
+    def left(device: DeviceProfile, groups: int = 1, steps: int = 1) -> tuple[int, int]:
+        last = replace(sized.tasks[3], convolution=replace(CONVOLUTION, groups=groups))
+        schedule, allocator = on_demand(replace(sized, tasks=(*sized.tasks[:3], last))), Counting()
+        reserved_memory([RepeatedSchedule(schedule)], allocator, device, steps=steps)
+        return allocator.reserved_bytes, allocator.releases
+
+    assert left(DEVICE) == ((30 + 12 + 40 + 14 + 50) * MIB, 0)
+    assert left(trying) == ((30 + 12 + 14 + 50) * MIB, 1)
+    assert left(trying, steps=3)[1] == 1  # it is not new any more
+    assert left(trying, groups=CONVOLUTION.input_channels) == left(DEVICE)  # PyTorch's own kernel
+
+
+def test_a_convolution_whose_workspace_finds_no_room_runs_without(graph: TaskGraph) -> None:
+    """Winograd's on a V100: 36 values of 4 bytes for each of 1,024 tiles of 8 images' channels, and for the filters."""
+    sized = with_sizes(graph, [30 * MIB, 40 * MIB, 16 * MIB, 12 * MIB, 6 * MIB])
+    last = replace(sized.tasks[3], convolution=CONVOLUTION)
+    plan = [RepeatedSchedule(on_demand(replace(sized, tasks=(*sized.tasks[:3], last))))]
+    device, least_bytes = load("device", "v100"), (30 + 40 + 16 + 12) * MIB
+    workspace_bytes = 36 * 4 * (2 * 8 * 8 * 1024 + 64)
+    assert convolution_workspace_bytes(last, device) == workspace_bytes
+    roomy = reserved_memory(plan, SegmentAllocator(), device)
+    assert roomy.allocated_bytes == (30 + 40 + 12 + 6) * MIB + workspace_bytes
+    full = reserved_memory(plan, SegmentAllocator(least_bytes), device)
+    assert full.reserved_bytes == full.allocated_bytes == least_bytes
 
 
 def test_each_thread_s_first_product_requests_a_workspace_that_stays(graph: TaskGraph) -> None:
