@@ -22,6 +22,7 @@ from mkdocs.structure.pages import Page
 
 from membench.cli.commands import COMMANDS, docstring, groups_of, option_lines, overview
 from membench.core import configuration
+from membench.core.document import as_markdown
 from membench.lab.papers.pages.pages import write_report
 from membench.lab.papers.pages.paper_page import Sources
 from membench.lab.papers.reading.loader import known_papers
@@ -139,7 +140,7 @@ def generated_pages() -> tuple[Generated, ...]:
         *(_paper(name) for name in _folders_with("summary.md")),
         *(_pictures(name) for name in _folders_with("summary.md")),
         *_python(),
-        Generated("reference/commands/index.md", "", f"# Commands\n\n{_as_markdown(overview())}\n"),
+        Generated("reference/commands/index.md", "", f"# Commands\n\n{as_markdown(overview())}\n"),
         *(Generated(f"reference/commands/{name}.md", "", command_page(name)) for name in COMMANDS),
     )
 

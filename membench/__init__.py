@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from membench.core.hardware.machine import Machine
     from membench.core.step.optimizer import WeightUpdate
     from membench.models.serving import served_inputs
+    from membench.pictures.observed_step import ObservedStep, timeline
     from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
     from membench.steps.measurement import StepMeasurement
     from membench.steps.parallel.pipelined_step import Pipelined
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from membench.steps.real.shaped_step import ShapedStep
     from membench.steps.simulated_step import SimulatedStep
     from membench.steps.wrap import wrap
+    from membench.sweep.results.tables import records
 
 __version__ = "0.1.0"
 __all__ = [
@@ -74,6 +76,7 @@ __all__ = [
     "MicroBatchedStep",
     "MissingDataset",
     "ModuleChanged",
+    "ObservedStep",
     "OutOfMemory",
     "Pipelined",
     "Prediction",
@@ -90,7 +93,9 @@ __all__ = [
     "compile",
     "pad_to_bucket",
     "predict",
+    "records",
     "served_inputs",
+    "timeline",
     "wrap",
 ]
 
@@ -101,6 +106,7 @@ _LAZY = {
     "CompiledStep": "membench.steps.real.compiled_step",
     "Machine": "membench.core.hardware.machine",
     "MicroBatchedStep": "membench.steps.real.micro_batched_step",
+    "ObservedStep": "membench.pictures.observed_step",
     "Pipelined": "membench.steps.parallel.pipelined_step",
     "Prediction": "membench.steps.predicted.prediction",
     "ShapedStep": "membench.steps.real.shaped_step",
@@ -111,7 +117,9 @@ _LAZY = {
     "compile": "membench.steps.compile",
     "pad_to_bucket": "membench.steps.real.buckets",
     "predict": "membench.steps.predict",
+    "records": "membench.sweep.results.tables",
     "served_inputs": "membench.models.serving",
+    "timeline": "membench.pictures.observed_step",
     "wrap": "membench.steps.wrap",
 }
 """Imported on first use: they need torch, which takes seconds, and reports and figures do not."""

@@ -25,6 +25,7 @@ def pytest_collection() -> Iterator[None]:
     gc.enable()
     # set by Lightning: torch would look for NVML at each fake tensor
     os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+    os.environ.pop("COLUMNS", None)  # set by pytest-xdist: what is printed would be folded
     return result
 
 

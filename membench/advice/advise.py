@@ -31,7 +31,7 @@ from membench.core.step.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.planning.memory.holders import activations_at_peak_bytes
 from membench.planning.rewrites.update import add_update
-from membench.steps.arguments import as_bytes, as_machine, as_strategy, in_process, workload_of
+from membench.steps.arguments import Batch, as_bytes, as_machine, as_strategy, in_process, names_of, workload_of
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
 from membench.steps.keywords import (
     HardwareKeywords,
@@ -50,7 +50,7 @@ from membench.steps.request import StepRequest
 from membench.steps.simulated_step import SimulatedStep, simulated_step
 from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
-from membench.sweep.this_device import THIS, this_device
+from membench.sweep.this_device import this_device
 
 LEFT_OUT = {
     "auto": "chooses among the others",
@@ -95,7 +95,7 @@ class AdviseKeywords(StepKeywords, LoopKeywords, HardwareKeywords, ProcessKeywor
 
 @overload
 def advise(
-    module: nn.Module, loss: Callable[..., Tensor] | None, batch: tuple[Any, Any], **options: Unpack[AdviseKeywords]
+    module: nn.Module, loss: Callable[..., Tensor] | None, batch: Batch, **options: Unpack[AdviseKeywords]
 ) -> Advice: ...
 
 
@@ -103,7 +103,7 @@ def advise(
 def advise(
     module: nn.Module,
     loss: Callable[..., Tensor] | None,
-    batch: tuple[Any, Any],
+    batch: Batch,
     *,
     cluster: str | Cluster,
     **options: Unpack[ClusterKeywords],
@@ -114,7 +114,7 @@ def advise(
 def advise(
     module: nn.Module,
     loss: Callable[..., Tensor] | None,
-    batch: tuple[Any, Any],
+    batch: Batch,
     *,
     cluster: str | Cluster | None = None,
     **options: Any,
@@ -143,7 +143,7 @@ def advise(
         )
     check_keywords(AdviseKeywords, options, "advise")
     check_whole(module)
-    device = this_device() if options.get("device") == THIS else options.get("device")
+    device = this_device() if options.get("device") == "this" else options.get("device")
     machine = options.get("machine")
     adviser = Adviser(
         workload_of(module, loss, batch, **workload_options(options)),
@@ -250,7 +250,8 @@ class Adviser:
         of_compiler = self._compiled_parts.unpredicted if self._compiled_parts else ()
         settings = unpredicted_settings(captured, self._target.device.allocator)
         prediction = predicted(runs, simulated_step(runs, self._target.cost), self._target.device)
-        return replace(prediction, unpredicted=(*of_compiler, *settings))
+        named = names_of(self._workload, self._request.optimizer)
+        return replace(prediction, unpredicted=(*of_compiler, *settings), **named)
 
     def _answer(
         self, runs: Runs, plain: Prediction, outcomes: Mapping[str, AdvisedPlan | Refusal], **found: Any

@@ -9,7 +9,8 @@ hand, and kernels=inductor the step as torch.compile runs it. In addition:
 
     methods=a,b      or all; by default all where plain PyTorch does not fit, otherwise it alone
     largest=all      the largest batch of each method; or plain: of plain PyTorch alone; none
-    output=text      or json; html writes a page, outputs/advice/<model>_<device>.html
+    output=text      or json, csv (a row for each plan), markdown; html writes a page,
+                     outputs/advice/<model>_<device>.html
     levers=true      what would make a step fit that plain PyTorch has no room for, or faster; or false
     processes=2      that plan; by default one for each processor
     time_limit=6     seconds for a step that plain PyTorch has no room for; or none
@@ -34,7 +35,6 @@ micro-batch:
 Nothing runs on a device and nothing is allocated.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,10 +48,11 @@ from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
 from membench.core.hardware.device import file_name
 from membench.core.record import Configuration
+from membench.core.result import Output, print_result
+from membench.core.terminal import show
 from membench.sweep.composition import cell_configuration, resolved
 from membench.sweep.results.tracked import Sweep, Tracking
 from membench.sweep.results.tracking import check_tracking, log_sweep
-from membench.sweep.this_device import THIS, this_device
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from membench.advice.device.advice import Advice
     from membench.core.step.workload import Workload
 
+_PAGE = "html"
 TIME_LIMIT_S = 6.0
 """For planning; what comes before takes as long again where the model is one of transformers."""
 
@@ -87,7 +89,7 @@ class Options:
     words: Annotated[tuple[str, ...], FLAG]
     methods: tuple[Annotated[str, NameIn(("strategy",), also=("all",))], ...] | None = None
     largest: Literal["plain", "all", "none"] = "all"
-    output: Literal["text", "json", "html"] = "text"
+    output: Literal[Output.TEXT, Output.JSON, Output.CSV, Output.MARKDOWN, "html"] = Output.TEXT
     levers: bool = True
     processes: int | None = None
     time_limit: Annotated[float | None, _read_time_limit] = TIME_LIMIT_S
@@ -104,21 +106,10 @@ def parse(words: Sequence[str]) -> Options | ClusterOptions:
             "name the device, as in: membench advise model=resnet50 device=rtx4090; or several GPUs, as in "
             "cluster=dgx_h100 nodes=2"
         )
-    composed = compose_step(
-        "advise", _with_this_device(described), own, {"framework": "pytorch", "strategy": "pytorch"}
-    )
+    composed = compose_step("advise", described, own, {"framework": "pytorch", "strategy": "pytorch"})
     tracking = Tracking(**resolved(composed.tracking))
     check_tracking(tracking)
     return Options(cell_configuration(composed), tracking, tuple(words), **options)
-
-
-def _with_this_device(words: Sequence[str]) -> list[str]:
-    """Return the words with the card at hand in place of device=this."""
-    if f"device={THIS}" not in words:
-        return list(words)
-    card = this_device()
-    others = [word for word in words if word != f"device={THIS}"]
-    return [*others, f"device={card.name}", f"device.memory_bytes={card.memory_bytes}"]
 
 
 def run(options: Options | ClusterOptions) -> int:
@@ -128,6 +119,7 @@ def run(options: Options | ClusterOptions) -> int:
     # torch takes seconds, which a wrong word need not wait for
     from membench.advice.advise import Adviser
     from membench.advice.device.configured import module_changes
+    from membench.advice.device.text import further_blocks
     from membench.strategies.pytorch import PyTorch
     from membench.sweep.cells.cell import Cell
 
@@ -148,25 +140,26 @@ def run(options: Options | ClusterOptions) -> int:
         processes=options.processes,
         time_limit_s=options.time_limit,
         progress=True,
-        begun=_print_begun if options.output == "text" else None,
+        begun=_print_begun if options.output is Output.TEXT else None,
     )
     folder = Path("outputs") / "advice"
     name = file_name(f"{advice.model}_{advice.device}")
-    if options.output == "html":
+    if options.output == _PAGE:
         print(shown(_write_page(folder / f"{name}.html", advice, _pictures(adviser, advice))))
+    elif options.output is Output.TEXT:
+        assumed = f"Assumed: {'; '.join(assumptions(workload, cell.optimizer, cell.simulated_device))}."
+        show([*further_blocks(advice), "", assumed])
     else:
-        print(_text(advice, options.output))
-    if options.output == "text":
-        print(f"\nAssumed: {'; '.join(assumptions(workload, cell.optimizer, cell.simulated_device))}.")
+        print_result(advice, Output(options.output))
     if options.tracking.mode != "disabled":
         _log(options, adviser, advice, folder / name)
     return 0 if advice.plans else 2
 
 
 def _print_begun(advice: "Advice") -> None:
-    from membench.advice.device.text import plain_lines
+    from membench.advice.device.text import plain_blocks
 
-    print("\n".join(plain_lines(advice)), flush=True)
+    show(plain_blocks(advice))
 
 
 def _workload(step: Configuration) -> "Workload":
@@ -177,35 +170,26 @@ def _workload(step: Configuration) -> "Workload":
 
 
 def _pictures(adviser: "Adviser", advice: "Advice") -> "dict[str, Figure]":
-    from membench.advice.device.page import draw
+    from membench.advice.device.page import pictures
 
     plan = advice.shown
-    return draw(advice, plan, adviser.simulated(plan)) if plan else {}
+    return pictures(advice, plan, adviser.simulated(plan)) if plan else {}
 
 
-def _write_page(path: Path, advice: "Advice", pictures: "dict[str, Figure]") -> Path:
+def _write_page(path: Path, advice: "Advice", figures: "dict[str, Figure]") -> Path:
     from membench.advice.device.page import page
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page(advice, pictures))
+    write_whole(path, page(advice, figures))
     return path
-
-
-def _text(advice: "Advice", output: str) -> str:
-    """Return the advice, as text without what was printed when it was begun."""
-    from membench.advice.device.text import further_lines, values
-
-    return json.dumps(values(advice), indent=2) if output == "json" else "\n".join(further_lines(advice))
 
 
 def _log(options: Options, adviser: "Adviser", advice: "Advice", folder: Path) -> None:
     """Log the advice to W&B: its plans as a table; the page, the values and the figures as files."""
-    from membench.advice.device.text import values
-
-    found, pictures = values(advice), _pictures(adviser, advice)
-    files = [_write_page(folder / "advice.html", advice, pictures), folder / "advice.json"]
-    write_whole(folder / "advice.json", json.dumps(found, indent=2))
-    for name, figure in zip(("frontier.png", "memory.png"), pictures.values(), strict=False):
+    found, figures = advice.to_dict(), _pictures(adviser, advice)
+    files = [_write_page(folder / "advice.html", advice, figures), folder / "advice.json"]
+    write_whole(folder / "advice.json", advice.to_json())
+    for name, figure in zip(("frontier.png", "memory.png"), figures.values(), strict=False):
         figure.savefig(folder / name, dpi=200)
         files.append(folder / name)
     numbers = ("allocated_bytes", "reserved_bytes", "used_bytes", "step_time_s", "largest_batch")

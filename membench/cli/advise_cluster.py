@@ -1,10 +1,9 @@
 """`membench advise` on several GPUs: its options, which `membench.cli.advise` describes."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from membench.advice.cluster.keywords import CombinationKeywords
 from membench.cli.cluster_words import device_words
@@ -13,6 +12,7 @@ from membench.cli.words import FLAG, take_options
 from membench.core.errors import MembenchError
 from membench.core.graph.precision import Precision
 from membench.core.record import Configuration
+from membench.core.result import Output, print_result
 from membench.sweep.composition import cell_configuration
 
 DEFAULTS = {"precision": "bf16", "optimizer": "adamw", "framework": "pytorch", "strategy": "pytorch"}
@@ -46,7 +46,7 @@ class ClusterOptions:
     cluster: Annotated[str, FLAG]
     ranks: Annotated[dict[str, Any], FLAG]
     nodes: int = 1
-    output: Literal["text", "json"] = "text"
+    output: Output = Output.TEXT
     processes: int | None = None
 
 
@@ -72,7 +72,6 @@ def run_cluster(options: ClusterOptions) -> int:
     # torch takes seconds, which a wrong word need not wait for
     from membench.advice.cluster.rank_options import RankOptions
     from membench.advice.cluster.search import ClusterSearch
-    from membench.advice.cluster.text import lines, values
     from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(options.step)
@@ -85,8 +84,5 @@ def run_cluster(options: ClusterOptions) -> int:
         {**defaults, "kernels": options.step.get("kernels"), **options.ranks},
     )
     advice = ClusterSearch(workload, of_ranks, cell.optimizer).advice(processes=options.processes, progress=True)
-    if options.output == "json":
-        print(json.dumps(values(advice), indent=2))
-    else:
-        print("\n".join(lines(advice)))
+    print_result(advice, options.output)
     return 0 if advice.fits else 2

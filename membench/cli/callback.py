@@ -11,15 +11,22 @@ from omegaconf import DictConfig
 
 from membench.cli.main import exit_code
 from membench.core.errors import MembenchError
+from membench.core.files import shown, write_whole
 from membench.core.libraries.launched import launched
 from membench.core.record import Configuration, Record
+from membench.core.result import Output, as_csv, print_answer
+from membench.core.terminal import show
 from membench.sweep.composition import resolved
 from membench.sweep.processes.worker import Workers
 from membench.sweep.processes.worker_main import CELL, RECORD
 from membench.sweep.results.listing import has_failed, plan, ranking, totals
 from membench.sweep.results.records import Records, Rerun, directory_of
+from membench.sweep.results.tables import rows
 from membench.sweep.results.tracked import CELLS, Sweep, Tracking, cell_rows
 from membench.sweep.results.tracking import check_tracking, log_sweep, where
+
+TABLE = "cells.csv"
+"""The file of a sweep's table, in its folder."""
 
 
 class SweepCallback(Callback):
@@ -51,17 +58,15 @@ class SweepCallback(Callback):
     def _summarize(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
         """Print and log the summary; exit if a cell failed under strict=true."""
         if config.dry_run:
-            print(_plan(config, [json.loads((folder / CELL).read_text()) for folder in folders]))
+            show(_plan(config, [json.loads((folder / CELL).read_text()) for folder in folders]))
             return
         paths = [folder / RECORD for folder in folders]
         records = [Record.from_json(path.read_text()) if path.exists() else None for path in paths]
         asked = [json.loads((folder / CELL).read_text()) for folder in folders]
         cells = [(cell, record) for cell, record in zip(asked, records, strict=True) if record]
         made = [record for _, record in cells]
-        if len(made) > 1:
-            print(ranking(made))
         if len(records) > 1:
-            print(totals(records))
+            _print_table(config, sweep, records, made)
         if cells:
             _log(config, sweep, cells)
         if config.strict and has_failed(records):
@@ -78,7 +83,16 @@ def _prepare(config: DictConfig) -> None:
             sys.exit(exit_code("run", error))
 
 
-def _plan(config: DictConfig, cells: list[Configuration]) -> str:
+def _print_table(config: DictConfig, sweep: Path, records: list[Record | None], made: list[Record]) -> None:
+    """Write the table of a sweep into its folder, and print it."""
+    found = rows(made)
+    table = sweep / TABLE
+    write_whole(table, as_csv(found) + "\n")
+    ranked = ranking(made) if len(made) > 1 else []
+    print_answer(Output(config.output), [*ranked, *totals(records), f"table: {shown(table)}"], rows=found)
+
+
+def _plan(config: DictConfig, cells: list[Configuration]) -> list[str]:
     groups: defaultdict[Path, list[Configuration]] = defaultdict(list)
     for cell in cells:
         groups[directory_of(cell, Path(config.records))].append(cell)

@@ -8,7 +8,7 @@ from typing import Any
 from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import IntervalSweep, Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -16,10 +16,10 @@ from yaml import YAMLError
 
 from membench.cli.commands import COMMANDS, groups_of, options_of
 from membench.cli.option_values import LARGE_BATCH, check_built, check_cell, check_switches
-from membench.cli.words import refuse_flags, refuse_options, take_config_dir, with_own_model
+from membench.cli.words import in_own_words, refuse_flags, refuse_options, take_config_dir
 from membench.core import configuration
 from membench.core.checks import SWITCH, check
-from membench.core.errors import MembenchError, near
+from membench.core.errors import MembenchError, listed, near, unknown
 from membench.core.files import complaint
 from membench.core.record import LARGEST
 from membench.profiling.nvml import visible_gpus
@@ -41,7 +41,7 @@ def words_of_one_step(words: Sequence[str], reason: str) -> tuple[Path | None, l
     if MULTIRUN & set(words):
         raise MembenchError(f"-m is not an option; {reason}")
     refuse_flags(words)
-    return own, with_own_model(words)
+    return own, in_own_words(words, groups_of("run"), own)
 
 
 def compose_step(command: str, words: Sequence[str], own: Path | None, defaults: Mapping[str, str]) -> DictConfig:
@@ -98,11 +98,13 @@ def check_arguments(arguments: Sequence[str], own: Path | None = None) -> None:
 
 
 def _choices(sweep: Override) -> list[str]:
-    """Return the words of a sweep's choices.
+    """Return the words of a sweep's choices; of an interval, in which a sweeper searches, those of its ends.
 
     Raises:
         MembenchError: it has none, such as a glob that matches no name.
     """
+    if isinstance(interval := sweep.value(), IntervalSweep):
+        return [f"{sweep.key_or_group}={end}" for end in (interval.start, interval.end)]
     found = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
     if not found:
         raise MembenchError(f"{sweep.input_line!r} chooses nothing")
@@ -115,7 +117,7 @@ def parse_changes(words: Sequence[str]) -> list[Override]:
     parsed = OverridesParser.create(loader).parse_overrides(list(words))
     for override in parsed:
         if override.type is OverrideType.FORCE_ADD and str(override.key_or_group).startswith("model."):
-            continue  # of fine-tuning, see `with_own_model`
+            continue  # of fine-tuning, see `in_own_words`
         if override.type is not OverrideType.CHANGE:
             raise MembenchError(f"{override.input_line!r} is not a choice; write option=value")
         if override.key_or_group == "hydra.verbose":
@@ -142,7 +144,7 @@ def _compose_checked(command: str, words: Sequence[str]) -> dict[str, Any]:
     for group in named:  # Hydra's own error does not name the group
         if not isinstance(group.value(), str) and not group.is_sweep_override():
             known = GlobalHydra.instance().config_loader().get_group_options(group.key_or_group)
-            raise MembenchError(_unknown(group.key_or_group, group.value(), known))
+            raise MembenchError(unknown(group.key_or_group, group.value(), known))
     composed = resolved(compose(COMMANDS[command], list(words)))
     if any("." in override.key_or_group for override in overrides):
         unchanged = compose(COMMANDS[command], [group.input_line or "" for group in named])
@@ -156,7 +158,7 @@ def explain(error: Exception, command: str) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         remedy = "; some need: pip install 'membench[launchers]'" if group == "hydra/launcher" else ""
-        return _unknown(group, name, error.options or []) + remedy
+        return unknown(group or "file", name, error.options or []) + remedy
     if isinstance(error, OverrideParseException):
         return f"{error.override!r} is not a choice; write option=value{_quoted(str(error.override))}"
     cause = error.__cause__
@@ -164,7 +166,7 @@ def explain(error: Exception, command: str) -> str:
         return _not_an_option(str(cause.full_key), list(cause.parent_node), command)
     if unknown_group := re.match(r"Could not override '([^']+)'", str(error)):
         name = unknown_group.group(1)
-        return f"{name!r} is not an option; there are: {', '.join(groups)}{near(name, groups)}"
+        return unknown("option", name, groups)
     missing = re.match(r"Interpolation key '(\w+)\.(\w+)' not found", str(error))
     if missing and missing.group(1) in groups:
         group, key = missing.groups()
@@ -222,14 +224,13 @@ def _not_an_option(name: str, options: Sequence[object], command: str) -> str:
     groups = groups_of(command)
     known = sorted((str(key) for key in options if key not in ("hydra", "_target_")), key=lambda key: key not in groups)
     group, _, key = name.rpartition(".")
-    suggestion = near(key, known)
+    if not group:  # those without a choice are not in the configuration
+        known = list(dict.fromkeys([*groups, *known]))
+    suggestion, having = near(key, known), list[str]()
     if not suggestion and group in groups:
         files = configuration.names(group)
         having = [file for file in files if key in configuration.read(group, file)]
         top_level = [*groups, *options_of(command)]
         suggestion = f"; {', '.join(having)} have it" if having else near(key, top_level)
-    return f"{name!r} is not an option; there are: {', '.join(known) or 'none'}{suggestion}"
-
-
-def _unknown(group: str, name: object, known: Sequence[str]) -> str:
-    return f"{group or 'file'} {name!r} is not known; there are: {', '.join(known)}{near(name, known)}"
+    end = ";" if not suggestion or having else ""
+    return f"option {name!r} is not known{suggestion}{end} {'there' if end else 'There'} are: {listed(known)}"

@@ -2,12 +2,12 @@
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import fill
 
 from membench.core import configuration
 from membench.core.configuration import IS_INSTALLED
+from membench.core.document import Block, Code, Facts
 from membench.core.errors import MembenchError
 
 COMMANDS = {
@@ -27,12 +27,12 @@ COMMANDS = {
 }
 """The file in `conf/` with each sub-command's options; None where the sub-command's module declares them."""
 
-LABORATORY = ("train", "reproduce", "report", "validate", "fit")
+LABORATORY = ("train", "reproduce", "validate", "fit")
 """Those of `membench.lab`, which only a clone of the repository has."""
 
 _PAPER = "paper="
 """Begins the word by which `run` is of a paper."""
-_OF_SWEEPS = ("dry_run", "metrics", "paper", "records", "strict", "time_limit_s")
+_OF_SWEEPS = ("dry_run", "metrics", "objective", "output", "paper", "records", "strict", "time_limit_s")
 _OF_PLANS = (*_OF_SWEEPS, "backend", "exchange", "framework", "micro_batch", "timeout_s")
 NOT_TAKEN = {
     "predict": (*_OF_PLANS, "rerun", "tracking"),
@@ -42,12 +42,8 @@ NOT_TAKEN = {
 }
 """Options that a sub-command sets itself or has no use for: its help leaves them out, and it refuses them."""
 
-_OVERVIEW = """\
-Memory-saving methods for deep learning: simulated, measured, and compared with their papers.
-
-{}
-
-`membench COMMAND --help` shows a command's options. Without a command, the words are those of `run`."""
+_OPTION_WIDTH, _WIDEST_NAME = 22, 28
+"""Characters of the column of options in a help."""
 
 
 def module_of(command: str, words: Sequence[str] = ()) -> str:
@@ -57,11 +53,22 @@ def module_of(command: str, words: Sequence[str] = ()) -> str:
         MembenchError: membench is installed, and the sub-command needs a clone of the repository.
     """
     is_of_paper = command == "run" and any(word.startswith(_PAPER) for word in words)
-    if command not in LABORATORY and not is_of_paper:
+    is_of_papers = command == "report" and not (IS_INSTALLED or _names_records(words))
+    if not (command in LABORATORY or is_of_paper or is_of_papers):
         return f"membench.cli.{command}"
     if IS_INSTALLED:
         raise MembenchError("this command reads papers and published measurements; run it in a clone of the repository")
     return f"membench.lab.cli.{command}"
+
+
+def _names_records(words: Sequence[str]) -> bool:
+    """Return whether words of `membench report` are of records, and not of what is committed on papers."""
+    bare = [word for word in words if "=" not in word]
+    return bare[:1] == ["sweep"] or (bare[:1] == ["compare"] and not any(map(_is_scoreboard, map(Path, bare[1:]))))
+
+
+def _is_scoreboard(path: Path) -> bool:
+    return path.is_file() or any(path.glob("scoreboard.csv")) or any(path.glob("*/scoreboard.csv"))
 
 
 def commands_here() -> list[str]:
@@ -77,20 +84,58 @@ def groups_of(command: str) -> tuple[str, ...]:
     return tuple(key for key in keys if key not in NOT_TAKEN.get(command, ()))
 
 
-def overview() -> str:
+def overview() -> list[Block]:
     """Return the help of `membench` itself: its sub-commands."""
-    lines = (f"  {command:<10} {docstring(command).splitlines()[0]}" for command in commands_here())
-    return _OVERVIEW.format("\n".join(lines))
+    firsts = ((command, docstring(command).splitlines()[0]) for command in commands_here())
+    return [
+        "Memory-saving methods for deep learning: simulated, measured, and compared with their papers.",
+        "",
+        Facts(tuple(firsts), width=max(map(len, COMMANDS)) + 1),
+        "",
+        "`membench COMMAND --help` shows a command's options. Options without a command are those of `run`.",
+    ]
 
 
-def command_help(command: str) -> str:
+def command_help(command: str) -> list[Block]:
     """Return the help of a sub-command: its module's docstring, then its options with their defaults."""
+    described = list(_described(docstring(command)))[:-1]
     if COMMANDS[command] is None:
-        return docstring(command)
-    choices = {group: ", ".join(configuration.names(group)) for group in groups_of(command)}
-    groups = [fill(f"{group}: {choices[group]}", 110, subsequent_indent="    ") for group in choices]
-    options = ["Options and their defaults:", *option_lines(command)]
-    return "\n".join([docstring(command), "", "Groups and their choices:", *groups, "", *options])
+        return described
+    groups = (f"  {group}: {', '.join(configuration.names(group))}" for group in groups_of(command))
+    options = (_option(line) for line in option_lines(command))
+    facts = Facts(tuple(options), width=_OPTION_WIDTH)
+    return [*described, "", "Groups and their choices:", *groups, "", "Options and their defaults:", facts]
+
+
+def _option(line: str) -> tuple[str, str]:
+    """Return an option with its default, and its description."""
+    setting, _, description = line.partition("#")
+    name, _, default = setting.partition(":")
+    value = default.strip()
+    return (name if value in ("null", "") or "$" in value else f"{name}={value}"), description.strip()
+
+
+def _described(text: str) -> Iterator[Block]:
+    """Yield a docstring as blocks: paragraphs, commands, and options with what follows them behind two spaces."""
+    for paragraph in text.split("\n\n"):
+        entries: list[str] = []
+        for line in paragraph.splitlines():
+            if re.match(r" {4}\S", line) or not entries:
+                entries.append(line.strip() if line.startswith("    ") else line)
+            else:
+                entries[-1] += f" {line.strip()}"
+        yield from _entries(entries) if paragraph.startswith("    ") else entries
+        yield ""
+
+
+def _entries(entries: Sequence[str]) -> Iterator[Block]:
+    """Yield commands and options; what stands next to several of them begins in one column."""
+    pairs = [[*re.split(r" {2,}", entry, maxsplit=1), ""][:2] for entry in entries]
+    widest = max(len(name) for name, _ in pairs)
+    if entries[0].startswith(("membench ", "torchrun ")):
+        yield Code(tuple(f"{name:<{widest}}  # {text}" if text else name for name, text in pairs), is_shell=True)
+    else:
+        yield Facts(tuple((name, text) for name, text in pairs), width=min(widest, _WIDEST_NAME) + 1)
 
 
 def options_of(command: str) -> list[str]:

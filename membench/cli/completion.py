@@ -10,7 +10,7 @@ Commands, groups, options and the names of files are completed; also several val
 
 from collections.abc import Sequence
 
-from membench.cli.commands import COMMANDS, command_help, commands_here, groups_of, options_of
+from membench.cli.commands import COMMANDS, commands_here, docstring, groups_of, options_of
 from membench.cli.words import CONFIG_DIR
 from membench.core import configuration
 from membench.core.checks import choice
@@ -83,7 +83,7 @@ def completions(line: str) -> list[str]:
     group, dot, _ = last.partition(".")
     if dot and group in groups:
         words = [f"{group}.{option}=" for option in _options_inside(group, earlier)]
-    flags = [CONFIG_DIR] if CONFIG_DIR in command_help(command) else []
+    flags = [CONFIG_DIR] if CONFIG_DIR in docstring(command) else []
     words = [*(commands_here() if is_first else ()), *words, *flags, "--help", "--version"]
     return [word for word in words if word.startswith(last)]
 

@@ -11,6 +11,7 @@ addition:
     budgets=8        from the least budget that the first strategy keeps to eager's peak
     workers=2        processes
     rerun=missing    or all: cells with a record in outputs/records/frontiers run again
+    output=text      or json, csv, markdown: every point
 
 Nothing runs on a device, so that joint keeps weights on the host wherever that is faster. Writes a table with a line
 for each point, outputs/frontiers/<model>_<device>.csv, and a picture (.png). A budget that a strategy cannot keep is
@@ -19,10 +20,10 @@ not a point.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-import pandas as pd
 import yaml
 from hydra import compose
 
@@ -34,15 +35,13 @@ from membench.core.errors import MembenchError
 from membench.core.files import shown
 from membench.core.hardware.device import file_name
 from membench.core.record import Configuration, Record
-from membench.core.tables import format_number, write_csv
-from membench.core.units import format_bytes, format_seconds
+from membench.core.result import Output, print_answer
+from membench.core.tables import write_csv
+from membench.core.terminal import show
 from membench.sweep.composition import cell_configuration, hydra_composition
 from membench.sweep.processes.worker import Workers
 from membench.sweep.results.listing import result
 from membench.sweep.results.records import Records, Rerun
-
-if TYPE_CHECKING:
-    from membench.pictures.frontier import Frontier, FrontierPoint
 
 COMMITTED = ROOT / "experiments" / "frontiers.yaml"
 OURS = "joint"
@@ -88,6 +87,7 @@ class Options:
     budgets: int = 8
     workers: int = 2
     rerun: Literal[Rerun.MISSING, Rerun.ALL] = Rerun.MISSING
+    output: Output = Output.TEXT
 
 
 def parse(words: Sequence[str]) -> Options:
@@ -138,16 +138,27 @@ def run(options: Options) -> int:
     """Sweep each job, write its table and its picture, print what came out, and return the exit code."""
     # torch and matplotlib take seconds, which a wrong word need not wait for
     from membench.pictures.frontier import draw, save
+    from membench.pictures.frontier_text import blocks, rows
     from membench.sweep.frontier import Cells, sweep
 
+    found = []
     for job in options.jobs:
         with Workers() as workers:
             records = Records(options.records, workers.run, options.rerun)
             with Cells(workers, records, job.step, options.workers) as cells:
                 frontier, made = sweep(job.step, options.described, options.budgets, cells, _title(job.step))
-        _write_table(frontier, job.table)
+        write_csv(frontier.to_dataframe(), job.table)
         save(draw(frontier), job.picture)
-        print("\n".join([*_lines(frontier), *_failures(made), shown(job.table), shown(job.picture)]), flush=True)
+        found.append(frontier)
+        if options.output is Output.TEXT:
+            show([*blocks(frontier), *_failures(made), shown(job.table), shown(job.picture)])
+    if options.output is not Output.TEXT:
+        print_answer(
+            options.output,
+            chain.from_iterable(map(blocks, found)),
+            [frontier.to_dict() for frontier in found],
+            [{"step": frontier.title, **row} for frontier in found for row in rows(frontier)],
+        )
     return 0
 
 
@@ -162,40 +173,6 @@ def _title(step: Configuration) -> str:
         f"simulated on {step['device']['name']}",
     ]
     return ", ".join(words)
-
-
-def _write_table(frontier: "Frontier", path: Path) -> None:
-    """Write a line for each point; a cell is empty where there is no such number."""
-    write_csv(pd.DataFrame([_row(point) for point in frontier.points], columns=list(_row(frontier.eager))), path)
-
-
-def _row(point: "FrontierPoint") -> dict[str, str]:
-    return {
-        "strategy": point.strategy,
-        "budget_bytes": "" if point.budget_bytes is None else str(point.budget_bytes),
-        "peak_bytes": str(point.peak_bytes),
-        "step_time_s": format_number(point.step_time_s),
-        "fits": "yes" if point.fits else "no",
-        "lower_bound_s": format_number(point.lower_bound_s),
-        "gap": "" if point.gap is None else f"{point.gap:.4f}",
-        "planning_time_s": f"{point.planning_time_s:.1f}",
-    }
-
-
-def _lines(frontier: "Frontier") -> Iterator[str]:
-    """Yield a frontier in lines: the points that no other one beats in both memory and time."""
-    yield frontier.title
-    fastest_s = float("inf")
-    for point in sorted(frontier.points, key=lambda point: (point.peak_bytes, point.step_time_s)):
-        if point.step_time_s < fastest_s:
-            fastest_s = point.step_time_s
-            over = point.step_time_s / frontier.eager.step_time_s - 1
-            bound = "" if point.gap is None else f"at most {point.gap:.1%} above optimal"
-            yield (
-                f"  {format_bytes(point.peak_bytes):>10} {format_seconds(point.step_time_s):>9} {over:+7.1%} over "
-                f"eager  "
-                f"{point.strategy:<14} {bound}"
-            ).rstrip()
 
 
 def _failures(records: Sequence[Record]) -> list[str]:

@@ -3,37 +3,47 @@
 import atexit
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
+from math import inf
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 
 from membench.cli.main import exit_code
-from membench.core.errors import MembenchError
+from membench.core.errors import MembenchError, unknown
 from membench.core.files import shown, write_whole
 from membench.core.libraries.launched import launched
 from membench.core.record import Configuration, Outcome, Record
+from membench.core.result import Output, print_answer
 from membench.sweep.composition import cell_configuration
 from membench.sweep.processes.worker import Workers
 from membench.sweep.processes.worker_main import CELL, RECORD
 from membench.sweep.results.listing import result
 from membench.sweep.results.records import Records, Rerun, directory_of
 from membench.sweep.results.summary import summary
+from membench.sweep.results.tracked import record_row
 
 
-def run_job(config: DictConfig) -> None:
-    """Run a job; on an error of one that runs in this process, end it, because Hydra would print the error too."""
+def run_job(config: DictConfig) -> float | tuple[float, ...] | None:
+    """Run a job; on an error of one that runs in this process, end it, because Hydra would print the error too.
+
+    Returns:
+        The numbers that the option ``objective`` names, for a sweeper that searches.
+    """
     try:
-        _run(config)
+        record = _run(config)
+        return None if record is None or config.objective is None else objectives(record, config.objective)
     except Exception as error:
         if HydraConfig.get().runtime.choices["hydra/launcher"] != "basic":
             raise
         sys.exit(exit_code("run", error))
 
 
-def _run(config: DictConfig) -> None:
+def _run(config: DictConfig) -> Record | None:
     """Write a cell's configuration into the job's folder, and its record when it has one; print a summary.
 
     A dry run writes the configuration alone. If several processes share the cell's batch, only the first writes.
@@ -44,7 +54,7 @@ def _run(config: DictConfig) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / CELL, json.dumps(cell))
     if config.dry_run:
-        return
+        return None
     is_new = True
     if launched().count > 1:
         record = _run_together(cell, config)
@@ -55,12 +65,31 @@ def _run(config: DictConfig) -> None:
         record = records.run(cell)
     if launched().rank == 0:
         write_whole(folder / RECORD, record.to_json() + "\n")
+        output = Output(config.output)
         if HydraConfig.get().mode is RunMode.MULTIRUN:  # a table of all follows
-            print(result(record), flush=True)
-            return
+            print(result(record), flush=True, file=sys.stdout if output is Output.TEXT else sys.stderr)
+            return record
         known = "" if is_new else f", copied from {shown(directory)}; rerun=all runs it again"
-        print(summary(record))
-        print(f"  {'record':<20} {shown(folder / RECORD)}{known}", flush=True)
+        place = ("record", f"{shown(folder / RECORD)}{known}")
+        print_answer(output, summary(record, place), asdict(record), [record_row(record)])
+    return record
+
+
+def objectives(record: Record, named: str | Sequence[str]) -> float | tuple[float, ...]:
+    """Return numbers of a record for a sweeper; of a cell without them, such as one that does not fit, the worst.
+
+    Args:
+        named: a metric, or several.
+    """
+    names = [named] if isinstance(named, str) else list(named)
+    asked = HydraConfig.get().sweeper.get("direction") or "minimize"
+    directions = list(asked) if isinstance(asked, ListConfig) else [asked] * len(names)
+    found = []
+    for name, direction in zip(names, directions, strict=True):
+        if record.outcome is Outcome.OK and name not in record.metrics:
+            raise MembenchError(unknown("objective", name, record.metrics))
+        found.append(float(record.metrics.get(name, -inf if "max" in str(direction) else inf)))
+    return found[0] if isinstance(named, str) else tuple(found)
 
 
 def _run_together(cell: Configuration, config: DictConfig) -> Record:

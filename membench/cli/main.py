@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TextIO
 
 import membench
-from membench.cli.commands import COMMANDS, command_help, module_of, overview
-from membench.core.errors import MembenchError, near
+from membench.cli.commands import COMMANDS, command_help, commands_here, module_of, overview
+from membench.core.errors import MembenchError, unknown
 from membench.core.files import complaint
 from membench.core.libraries.messages import silent_libraries
+from membench.core.terminal import complain, show_help
 
 INTERRUPTED = "interrupted; finished cells are kept, and the same command continues from there"
 TERMINATED = 143
@@ -25,12 +26,14 @@ STDOUT_CLOSED = 141
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a sub-command with the words after it, or `run` with all words (default `sys.argv`); return the exit code."""
-    words = list(sys.argv[1:] if words is None else words)
+    """Run a sub-command with the words after it, or `run` with all words (default `sys.argv`); return the exit code.
+
+    Without a word, print the help.
+    """
+    words = list(sys.argv[1:] if words is None else words) or ["--help"]
     first = words[0] if words else ""
     if first.isidentifier() and first not in COMMANDS:
-        message = f"there is no command {first!r}; there are: {', '.join(COMMANDS)}{near(first, COMMANDS)}"
-        return exit_code("", MembenchError(message))
+        return exit_code("", MembenchError(unknown("command", first, commands_here())))
     command = words.pop(0) if first in COMMANDS else "run"
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # for models of the user's own, as with `python -m membench`
@@ -70,7 +73,7 @@ def _raising_at_sigterm() -> Iterator[None]:
 def _run(command: str, words: list[str], *, is_named: bool) -> int:
     """Run a sub-command, or print its help, and return the exit code; all that is printed has left then."""
     if {"-h", "--help"} & set(words):
-        print(command_help(command) if is_named else overview(), flush=True)
+        show_help(command_help(command) if is_named else overview())
         return 0
     if "--version" in words:
         print(f"membench {membench.__version__}", flush=True)
@@ -91,7 +94,7 @@ def exit_code(command: str, error: BaseException) -> int:
     if not line:
         traceback.print_exception(error)
         return 1
-    print(f"{f'membench {command}'.rstrip()}: {line}", file=sys.stderr)
+    complain(f"membench {command}".rstrip(), line)
     return (TERMINATED if isinstance(error, Terminated) else 130) if interrupted else 2
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from membench.core.document import Block, Table
 from membench.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -12,10 +13,8 @@ LEAST_SHARE = 0.001
 """Of the time of all operators: one with less has no line of its own."""
 
 
-def operator_lines(operators: "Sequence[OperatorTime]", step_time_s: float) -> Iterator[str]:
-    """Yield the lines of a table of the operators of a step, which takes so long."""
-    from membench.sweep.results.listing import table  # takes torch, for which a wrong word need not wait
-
+def operator_blocks(operators: "Sequence[OperatorTime]", step_time_s: float) -> Iterator[Block]:
+    """Yield a table of the operators of a step, which takes so long."""
     total_s = sum(operator.time_s for operator in operators)
     shown = [operator for operator in operators if operator.time_s >= LEAST_SHARE * total_s]
     rows = [("operator", "calls", "time", "share", "TFLOP", "TFLOPS", "GB", "GB/s")]
@@ -26,7 +25,7 @@ def operator_lines(operators: "Sequence[OperatorTime]", step_time_s: float) -> I
         computed, moved = zip(numbers, rates, strict=True)
         time, share = format_seconds(operator.time_s), f"{operator.time_s / total_s:.1%}"
         rows.append((operator.name, f"{operator.calls:,}", time, share, *computed, *moved))
-    yield from table(rows)
+    yield Table(tuple(rows))
     if others := len(operators) - len(shown):
         yield f"  {others} others take less than {LEAST_SHARE:.1%} each"
     sums = f"operators {total_s * 1e3:,.2f} ms, the step {step_time_s * 1e3:,.2f} ms"

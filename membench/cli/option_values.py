@@ -35,6 +35,8 @@ LARGE_BATCH = 10**6
 
 _PYTORCH = "membench.frameworks.pytorch.PyTorch"
 _PLAIN = "membench.strategies.pytorch.PyTorch"
+_CLEAR = (ImportError, AttributeError, TypeError, ValueError, RuntimeError)
+"""Errors whose messages say what is wrong without the name of their class."""
 _OF_A_MODEL = ("name", "module", "loss")
 
 
@@ -188,8 +190,9 @@ def built(name: str, make: Callable[[], Any]) -> Any:
         return make()
     except MembenchError as error:
         raise MembenchError(f"{name}: {error}") from error
-    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-        raise MembenchError(f"{name} cannot be built with these options: {one_line(error)}") from error
+    except Exception as error:  # of code of the user's own, too
+        cause = one_line(error) if isinstance(error, _CLEAR) else f"{type(error).__name__}: {one_line(error)}"
+        raise MembenchError(f"{name} cannot be built with these options: {cause}") from error
 
 
 def _check_planning(values: Values) -> None:

@@ -14,6 +14,9 @@ allocator, and used by the process as nvidia-smi shows. breakdown=true adds the 
 computes and moves. Behind what the card shows and behind the step time stand the bounds between which 90 % of published
 steps of this kind lie, relative to their predictions.
 
+output=json, csv or markdown prints the same as values, as a row (with breakdown=true one for each operator), or as a
+list.
+
 accumulate=4 is a step of as many micro-batches of batch_size samples each.
 
 Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are alike; batch_size is its own. In addition:
@@ -34,23 +37,25 @@ Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are al
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from membench.cli.assumptions import assumptions
 from membench.cli.cluster_words import read_cluster
 from membench.cli.command_line import compose_step, words_of_one_step
-from membench.cli.operators import operator_lines
+from membench.cli.operators import operator_blocks
 from membench.cli.words import FLAG, take_options
+from membench.core.document import Block, Facts
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration
+from membench.core.result import Output, print_answer
 from membench.core.units import format_bytes, format_seconds
 from membench.steps.parallel.keywords import RankKeywords
-from membench.steps.predicted.intervals import chance_in_words, in_words
 from membench.sweep.composition import cell_configuration
 
 if TYPE_CHECKING:
     from membench.steps.parallel.ranks import Ranks
+    from membench.steps.predicted.breakdown import OperatorTime
     from membench.steps.predicted.prediction import Prediction
     from membench.sweep.cells.cell import Cell
 
@@ -66,12 +71,14 @@ class Options:
         ranks: `membench.steps.parallel.keywords.RankKeywords` that were given.
         nodes: hosts of the cluster.
         breakdown: print the time of each operator, too.
+        output: its form.
     """
 
     configuration: Annotated[Configuration, FLAG]
     ranks: Annotated[Mapping[str, Any], FLAG]
     nodes: int = 1
     breakdown: bool = False
+    output: Output = Output.TEXT
 
 
 def parse(words: Sequence[str]) -> Options:
@@ -83,7 +90,7 @@ def parse(words: Sequence[str]) -> Options:
     if "cluster" in given:
         _, device = read_cluster(given)
         words += [f"device={device}"] if device and "device" not in given else []
-    elif of_several := [name for name in (*options, *ranks) if name not in ("accumulate", "breakdown")]:
+    elif of_several := [name for name in (*options, *ranks) if name not in ("accumulate", "breakdown", "output")]:
         raise MembenchError(f"{', '.join(of_several)}: name the cluster as well, as in cluster=dgx_h100")
     if not any(word.startswith("device=") for word in words):
         raise MembenchError("name the device, as in: membench predict model=resnet50 device=rtx4090")
@@ -95,42 +102,47 @@ def run(options: Options) -> int:
     # torch takes seconds, which a wrong word need not wait for
     from membench.steps.parallel.ranks import ranks_of
     from membench.steps.predict import Predictor
+    from membench.steps.predicted.text import facts, headline, rows, values
     from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(options.configuration)
     workload, cluster = cell.workload(cell.batch_size), replace(cell.cluster, hosts=options.nodes)
     ranks = ranks_of(workload.module, cluster, **options.ranks)
     predictor = Predictor(workload, cell.request(cell.method.strategy()), ranks)
-    table: Sequence[str] = ()
     if options.breakdown:
         prediction, operators = predictor.broken_down(machine=cell.simulated_machine)
-        table = ["", *operator_lines(operators, prediction.step_time_s)]
     else:
-        prediction = predictor.on(machine=cell.simulated_machine)
-    values = [
-        *_values(prediction),
+        prediction, operators = predictor.on(machine=cell.simulated_machine), ()
+    pairs = [
+        *facts(prediction),
         *_rates(cell, prediction),
         *(_of_ranks(ranks, prediction) if cluster.devices > 1 else ()),
         ("assumed", "; ".join(assumptions(workload, cell.optimizer, cluster.profile))),
     ]
-    lines = [_step(workload.name, cell, prediction), *(f"  {name:<20} {value}" for name, value in values)]
-    print("\n".join([*lines, *table]))
+    blocks: list[Block] = [headline(prediction, *_words(cell)), Facts(tuple(pairs))]
+    if operators:
+        blocks += ["", *operator_blocks(operators, prediction.step_time_s)]
+    print_answer(
+        options.output,
+        blocks,
+        values(prediction) | _more(options, ranks, operators),
+        map(asdict, operators) if operators else rows(prediction),
+    )
     return 0
 
 
-def _step(name: str, cell: "Cell", prediction: "Prediction") -> str:
-    """Return what was predicted."""
+def _words(cell: "Cell") -> list[str]:
+    """Return the update, the machine and the allocator, as the headline has them."""
     update = "no optimizer" if cell.optimizer is None else cell.optimizer.name
     inside = "" if cell.machine is None else f" in machine {cell.machine.name}"
-    parts = [
-        name,
-        f"batch {prediction.batch_size}",
-        *([] if cell.precision is None else [str(cell.precision)]),
-        *([] if cell.serving else [update]),
-        f"predicted for {prediction.device}{inside}",
-        *filter(None, [str(cell.cluster.profile.allocator)]),
-    ]
-    return ", ".join(parts)
+    return ["" if cell.serving else update, inside, str(cell.cluster.profile.allocator)]
+
+
+def _more(options: Options, ranks: "Ranks", operators: "Sequence[OperatorTime]") -> dict[str, Any]:
+    """Return what JSON has besides the prediction."""
+    gpus = ranks.mesh.cluster.devices
+    several = {"gpus": gpus, "parallel": dict(ranks.mesh.axes)} if gpus > 1 else {}
+    return several | ({"operators": [asdict(each) for each in operators]} if options.breakdown else {})
 
 
 def _rates(cell: "Cell", prediction: "Prediction") -> Iterator[tuple[str, str]]:
@@ -160,36 +172,3 @@ def _of_ranks(ranks: "Ranks", prediction: "Prediction") -> Iterator[tuple[str, s
     for number, stage in enumerate(prediction.stages):
         idle = format_seconds(stage.exposed_communication_s)
         yield (f"pipeline rank {number}", f"{format_bytes(stage.reserved_bytes)} reserved, waits {idle} for others")
-
-
-def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
-    from membench.steps.predicted.prediction import host_waits_in_words  # imports torch
-
-    capacity, chance = format_bytes(prediction.capacity_bytes), chance_in_words(prediction.fit_probability)
-    yield "fits", (f"yes, in {capacity}" if prediction.fits else f"no, not in {capacity}") + chance
-    yield "allocated", _exact(prediction.allocated_bytes)
-    parts = sorted(prediction.parts_bytes.items(), key=lambda part: -part[1])
-    yield "made up of", " + ".join(f"{format_bytes(size)} of {name}" for name, size in parts)
-    interval = f", {in_words(prediction.shown_interval_bytes, format_bytes)}"
-    is_known = prediction.used_bytes is not None
-    yield "reserved", _exact(prediction.reserved_bytes) + ("" if is_known else interval)
-    if prediction.used_bytes is None:
-        yield "used", "not known: conf/device has no context_bytes for this device"
-    else:
-        yield "used", _exact(prediction.used_bytes) + interval
-    if prediction.host_bytes:
-        yield "host memory", _exact(prediction.host_bytes)
-    of_time = in_words(prediction.step_time_interval_s, format_seconds)
-    yield "step time", f"{format_seconds(prediction.step_time_s)}, {of_time}"
-    if waits := host_waits_in_words(prediction):
-        yield "waits", waits
-    if prediction.depends_on_values:
-        yield "holds for", "this batch: sizes depend on its values"
-    if prediction.priced_by_bytes:
-        yield ("priced by bytes", f"{', '.join(prediction.priced_by_bytes)} (register_flop_formula adds operations)")
-    for sentence in prediction.unpredicted:
-        yield "not predicted", sentence
-
-
-def _exact(size_bytes: int) -> str:
-    return f"{format_bytes(size_bytes)} ({size_bytes:,} bytes)"

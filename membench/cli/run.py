@@ -23,13 +23,19 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig
 
 from membench.cli.command_line import MULTIRUN, check_arguments
+from membench.cli.commands import groups_of
 from membench.cli.job import run_job
-from membench.cli.words import CONFIG_DIR, refuse_flags, take_config_dir, with_own_model
+from membench.cli.words import CONFIG_DIR, in_own_words, refuse_flags, take_config_dir
 from membench.core.configuration import CONF_DIRECTORY
 from membench.core.errors import MembenchError, one_line
 
 _LOST_JOB = "{0} {1}; jobs that still run or wait go on, and after them the same command runs what is missing"
 """Of a job that ended without an answer; filled with the lines of submitit's error, which names its log's folder."""
+
+_NO_SLURM = (
+    "hydra/launcher=cluster submits Slurm jobs, and there is no srun here; run it where Slurm is, or leave it out, or "
+    "choose hydra/launcher=workstation"
+)
 
 
 def parse(words: Sequence[str]) -> list[str]:
@@ -42,7 +48,7 @@ def parse(words: Sequence[str]) -> list[str]:
     parser.error = _refuse_flags  # type: ignore[method-assign]
     options = parser.parse_intermixed_args(rest).overrides
     flags = [word for word in rest if word not in options]
-    options = with_own_model(options)
+    options = in_own_words(options, groups_of("run"), own)
     if set(flags) <= MULTIRUN:
         check_arguments([*flags, *options], own)
     return [*([CONFIG_DIR, str(own)] if own else []), *flags, *options]
@@ -67,6 +73,8 @@ def run(words: list[str]) -> int:
     except Exception as error:
         if _is_of_lost_job(error):
             raise MembenchError(_LOST_JOB.format(*str(error).splitlines())) from error
+        if isinstance(error, RuntimeError) and "srun" in str(error):  # submitit's
+            raise MembenchError(_NO_SLURM) from error
         raise
     return 0
 
@@ -78,6 +86,6 @@ def _is_of_lost_job(error: Exception) -> bool:
 
 
 @hydra.main(config_path=str(CONF_DIRECTORY), config_name="config", version_base="1.3")
-def _task(config: DictConfig) -> None:
+def _task(config: DictConfig) -> object:
     """Run the composed cell. Launchers pickle this function by value, so it refers to no other name of this module."""
-    run_job(config)
+    return run_job(config)

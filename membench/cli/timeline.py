@@ -3,15 +3,15 @@
     membench timeline model=resnet50 strategy=vdnn_all device=k40m batch_size=32
 
 Takes the options of `membench run`, --config-dir FOLDER included: the step is simulated, or with backend=cpu or
-backend=cuda measured. Writes a picture (.png, .pdf) and a trace (.trace.json) for chrome://tracing and Perfetto into
-outputs/timelines.
+backend=cuda measured. Writes into outputs/timelines a picture (.png, .pdf), a trace (.trace.json) for chrome://tracing
+and Perfetto, and the memory as a snapshot (.snapshot.pickle), as torch.cuda.memory._dump_snapshot writes it, for
+https://pytorch.org/memory_viz.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from membench.cli.command_line import compose_step, words_of_one_step
-from membench.core.files import write_whole
 from membench.core.hardware.device import file_name
 from membench.core.record import Configuration
 from membench.sweep.composition import cell_configuration
@@ -24,16 +24,11 @@ def parse(words: Sequence[str]) -> Configuration:
 
 
 def run(cell: Configuration) -> int:
-    """Write the picture and the trace, print their paths, and return the exit code."""
+    """Write the files, print their paths, and return the exit code."""
     # torch and matplotlib take seconds, which a wrong word need not wait for
-    from membench.pictures.picture import draw, save
-    from membench.pictures.trace import trace_json
+    from membench.pictures.saved import save_timeline
     from membench.sweep.cells.observe import observe
 
     observed = observe(cell)
-    path = Path("outputs") / "timelines" / file_name(observed.title)
-    pictures = save(draw(observed), path)
-    trace = path.with_name(f"{path.name}.trace.json")
-    write_whole(trace, trace_json(observed))
-    print(*pictures, trace, sep="\n")
+    print(*save_timeline(observed, Path("outputs") / "timelines" / file_name(observed.title)), sep="\n")
     return 0

@@ -1,7 +1,7 @@
 """Words of a command line without Hydra: bare words, and ``name=value`` read into typed values."""
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -15,7 +15,9 @@ from membench.cli.commands import NOT_TAKEN
 from membench.cli.option_values import check_size
 from membench.core import configuration
 from membench.core.checks import COUNT, POSITIVE, Requirement, check, choice, number
-from membench.core.errors import MembenchError, near
+from membench.core.errors import MembenchError, unknown
+from membench.core.hardware.product import device_named
+from membench.core.spelling import name_in, options_in, precision_named
 
 Reader = Callable[[str], Any]
 """Converts the text of an option; raises MembenchError for a wrong one."""
@@ -24,6 +26,10 @@ Reader = Callable[[str], Any]
 CONFIG_DIR = "--config-dir"
 FLAG = "given by a flag or a bare word"
 """Annotation of a field that is not an option."""
+THIS = "this"
+"""The name that stands for the GPU at hand."""
+_IS_MORE_THAN_NAMES = re.compile(r"[()\[\]{}*$'\"/]|^null$")
+"""In a value that is none of names alone: Hydra's functions, models of other libraries."""
 _FINE_TUNING = re.compile(r"model\.(checkpointing|quantization|unquantized|lora)[.=]")
 
 
@@ -45,14 +51,47 @@ def take_config_dir(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     return (None if found is None else Path(found).resolve()), rest
 
 
-def with_own_model(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line with ``model._target_=mypackage.MyNet`` as the choice of a model that it is.
+def in_own_words(words: Sequence[str], groups: Iterable[str], own: Path | None = None) -> list[str]:
+    """Return the words of a command line in membench's own: names for what people call otherwise; see `name_in`.
 
+    ``model._target_=mypackage.MyNet`` becomes the choice of a model that it is, ``device=this`` the card at hand.
     Options of fine-tuning are of any model, and added where its file does not have them.
 
+    Args:
+        groups: those of which the command takes files.
+        own: see `read_options`.
+
     Raises:
-        MembenchError: they choose another model too.
+        MembenchError: they choose another model too; there is no card at hand.
     """
+    words = [each for word in words for each in _in_own_words(word, groups, own)]
+    return _with_own_model(words)
+
+
+def _in_own_words(word: str, groups: Iterable[str], own: Path | None) -> Iterator[str]:
+    name, _, text = word.partition("=")
+    names = text.strip("\"'") if text[:1] == text[-1:] else text
+    if word == f"device={THIS}":
+        from membench.sweep.this_device import this_device  # asks the driver
+
+        card = this_device()
+        yield from (f"device={card.name}", f"device.memory_bytes={card.memory_bytes}")
+    elif name not in {*groups, "precision"} or not names or _IS_MORE_THAN_NAMES.search(names):
+        yield word
+    else:
+        found = [_named(name, each, own) for each in names.split(",")]
+        yield word if found == names.split(",") else f"{name}={','.join(found)}"
+        yield from (f"{name}.{option}={value}".lower() for option, value in options_in(name, names).items())
+
+
+def _named(option: str, word: str, own: Path | None) -> str:
+    if option == "precision":
+        return str(precision_named(word))
+    return device_named(word, own) if option == "device" else name_in(option, word, configuration.names(option, own))
+
+
+def _with_own_model(words: Sequence[str]) -> list[str]:
+    """Return the words with ``model._target_=mypackage.MyNet`` as the choice of a model that it is."""
     words = [f"++{word}" if _FINE_TUNING.match(word) else word for word in words]
     target, chosen = (
         [word for word in words if word.partition("=")[0] == name] for name in ("model._target_", "model")
@@ -74,7 +113,7 @@ def refuse_flags(words: Iterable[str], known: Iterable[str] = (CONFIG_DIR,)) -> 
     flags = [*known, "--help", "--version"]
     for word in words:
         if word.startswith("-"):
-            raise MembenchError(f"{word!r} is not an option; there are: {', '.join(flags)}{near(word, flags)}")
+            raise MembenchError(unknown("option", word, flags))
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -98,8 +137,7 @@ def read_options(words: Iterable[str], declared: type, own: Path | None = None) 
         if not separator:
             raise MembenchError(f"{word!r} is not a choice; write option=value")
         if name not in readers:
-            message = f"{name!r} is not an option; there are: {', '.join(readers)}{near(name, readers)}"
-            raise MembenchError(message)
+            raise MembenchError(unknown("option", name, readers))
         values[name] = readers[name](text)
     return values
 
@@ -160,10 +198,15 @@ def _reader(name: str, hint: Any, own: Path | None) -> Reader | None:
 
 def _annotated_reader(name: str, hint: Any, annotation: Any, own: Path | None) -> Reader | None:
     if isinstance(annotation, NameIn):
-        return partial(choice, annotation.names(own), name)
+        return partial(_read_name, annotation, own, name)
     if isinstance(annotation, Requirement):
         return partial(_read_number, annotation, name) if float in (hint, *get_args(hint)) else _reader(name, hint, own)
     return partial(annotation, name)
+
+
+def _read_name(annotation: NameIn, own: Path | None, name: str, text: str) -> str:
+    known = annotation.names(own)
+    return choice(known, name, name_in(annotation.groups[0], text, known))
 
 
 def _read_each(read: Reader, text: str) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite, isnan, nan
 from typing import Any, TypeVar
 
-from membench.core.errors import MembenchError, near
+from membench.core.errors import MembenchError, unknown
 
 E = TypeVar("E", bound=str)
 
@@ -56,16 +56,16 @@ def check(required: Requirement, **values: Any) -> None:
 
 
 def choice(allowed: Iterable[E], name: str, value: object) -> E:
-    """Return the allowed string, or enumeration member, that equals a value.
+    """Return the allowed string, or enumeration member, that equals a value, in any case.
 
     Raises:
         MembenchError: the value is not allowed; lists those that are.
     """
     choices = list(allowed)
     for each in choices:
-        if each == value:
+        if each == value or str(value).lower() == each.lower():
             return each
-    raise MembenchError(f"{name} is one of {', '.join(choices)}, not {value!r}{near(value, choices)}")
+    raise MembenchError(unknown(name, value, choices))
 
 
 def number(text: str) -> float:

@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from membench.core.errors import MembenchError, near, one_line
+from membench.core.errors import MembenchError, one_line, unknown
+from membench.core.spelling import name_in, options_in
 from membench.core.targets import find_object, find_target
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -44,6 +45,8 @@ def names(group: str, own: Path | None = None) -> list[str]:
 def read(group: str, name: str, own: Path | None = None) -> dict[str, Any]:
     """Return ``conf/<group>/<name>.yaml`` as plain values, as Hydra composes it into a configuration.
 
+    The name may be another word for it; see `name_in`.
+
     Its list of defaults is not part of that: Hydra follows it, and takes other groups' files by it.
 
     Args:
@@ -53,11 +56,12 @@ def read(group: str, name: str, own: Path | None = None) -> dict[str, Any]:
         MembenchError: the file does not exist (the message lists those that do) or does not hold options.
     """
     known = names(group, own)
+    implied, name = options_in(group, name), name_in(group, name, known)
     if name not in known:
-        raise MembenchError(f"there is no {group} {name!r}; choose one of {', '.join(known)}{near(name, known)}")
+        raise MembenchError(unknown(group, name, known))
     paths = [folder / group / f"{name}.yaml" for folder in _folders(own)]
     options = read_options(next(path for path in paths if path.exists()))
-    return {key: value for key, value in options.items() if key != "defaults"}
+    return {key: value for key, value in options.items() if key != "defaults"} | dict(implied)
 
 
 def _folders(own: Path | None) -> list[Path]:
@@ -103,8 +107,8 @@ def instantiate(configuration: Any, kind: type = object) -> Any:
     if made is not None and not isinstance(made, kind):
         target = configuration.get("_target_") if isinstance(configuration, dict) else None
         raise MembenchError(
-            f"{target or 'a description without _target_'} makes a {type(made).__name__}, not a {kind.__name__}; name "
-            f"another _target_"
+            f"{target or 'a description without _target_'} makes an object of {type(made).__name__}, not of "
+            f"{kind.__name__}; name another _target_"
         )
     return made
 

@@ -33,8 +33,25 @@ def near(word: object, known: Iterable[str]) -> str:
     """
     ratios = {name: SequenceMatcher(None, str(word).lower(), name.lower()).ratio() for name in map(str, known)}
     best = max(ratios.values(), default=0.0)
-    found = [name for name, ratio in ratios.items() if ratio == best]
-    return f"; did you mean {' or '.join(map(repr, found[:3]))}?" if best >= _LIKENESS else ""
+    found = [name for name, ratio in ratios.items() if ratio == best >= _LIKENESS]
+    found += [name for name in ratios if name.startswith(f"{word}_".lower()) and name not in found]
+    return f"; did you mean {' or '.join(map(repr, found[:3]))}?" if found else ""
+
+
+def unknown(what: str, word: object, known: Iterable[str]) -> str:
+    """Return the error about a word that is none of those known: what is meant first, then all that there are.
+
+    ``unknown("device", "h10", ["h100", "t4"])`` is ``"device 'h10' is not known; did you mean 'h100'? There are: h100,
+    t4"``.
+    """
+    names = list(map(str, known))
+    question = near(word, names)
+    return f"{what} {word!r} is not known{question or ';'} {'There' if question else 'there'} are: {listed(names)}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names in a row."""
+    return ", ".join(names) or "none"
 
 
 class UnsupportedModel(MembenchError):
@@ -43,6 +60,20 @@ class UnsupportedModel(MembenchError):
     def __init__(self, layer: str, cause: str, remedy: str) -> None:
         where = f"layer {layer!r}" if layer else "the module"
         super().__init__(f"{where} is not supported: {cause}; {remedy}")
+        self.layer = layer
+
+
+class BatchMismatch(UnsupportedModel):
+    """The example batch is not of the shapes, the dtypes or the names that a module or its loss takes.
+
+    Args:
+        what: does not fit, such as ``"the batch does not fit layer 'conv1'"``.
+        cause: a clause of torch's.
+        given: the tensors that were given, in words.
+    """
+
+    def __init__(self, layer: str, what: str, cause: str, given: str) -> None:
+        MembenchError.__init__(self, f"{what}: {cause.rstrip('.')}; given: {given}")
         self.layer = layer
 
 

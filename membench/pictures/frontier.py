@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from membench.core.files import naming
+from membench.core.result import Result
 from membench.core.units import GIB, MIB, format_seconds
 
 OURS = "joint"
@@ -62,7 +63,7 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True)
-class Frontier:
+class Frontier(Result, text="membench.pictures.frontier_text", picture="membench.pictures.frontier"):
     """The points of one network on one device.
 
     Attributes:

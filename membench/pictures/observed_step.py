@@ -8,6 +8,9 @@ from typing import NamedTuple
 from membench.core.graph.schedule import Compute, Schedule, Work
 from membench.core.graph.task_graph import AFTER_THE_LOSS
 from membench.core.graph.timeline import Span, Timeline
+from membench.core.record import Source
+from membench.core.result import Result
+from membench.steps.measurement import StepMeasurement
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class PlacedSpan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ObservedStep:
+class ObservedStep(Result, text="membench.pictures.timeline_text", picture="membench.pictures.picture"):
     """One step: runs of schedules one after another, each repeated by its count.
 
     Attributes:
@@ -102,3 +105,17 @@ class ObservedStep:
             for span in run.timeline.spans:
                 shifted = span._replace(start_s=start_s + span.start_s, end_s=start_s + span.end_s)
                 yield PlacedSpan(run, position, shifted)
+
+
+def timeline(measurement: StepMeasurement, title: str = "", *, capacity_bytes: int | None = None) -> ObservedStep:
+    """Return the timeline of a step that was measured or simulated.
+
+    Args:
+        title: what the step is, in words.
+        capacity_bytes: memory of the device; None: not shown.
+    """
+    pairs = zip(measurement.plan, measurement.timelines, strict=True)
+    runs = tuple(RepeatedRun(run.schedule, timeline, run.count) for run, timeline in pairs)
+    measured_bytes = measurement.peak_bytes if measurement.source is Source.MEASURED else None
+    named = title or f"batch {measurement.throughput.images_per_step}, {measurement.source}"
+    return ObservedStep(named, runs, capacity_bytes, measured_bytes)

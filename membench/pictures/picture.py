@@ -6,6 +6,7 @@ micro-batches.
 """
 
 from collections.abc import Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -75,6 +76,11 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+def styled() -> AbstractContextManager[None]:
+    """Draw in the style of all pictures of a step."""
+    return mpl.rc_context(_STYLE)
+
+
 def draw(step: ObservedStep) -> Figure:
     """Return the picture of a step."""
     held = occupancy(step)
@@ -82,7 +88,7 @@ def draw(step: ObservedStep) -> Figure:
     rows = len(step.streams)
     heights = [3.2, rows * (_DETAILED_ROW_INCHES if detail is None else _ROW_INCHES)]
     heights += [] if detail is None else [rows * _DETAILED_ROW_INCHES]
-    with mpl.rc_context(_STYLE):
+    with styled():
         figure = Figure(figsize=(_WIDTH_INCHES, sum(heights) + 1.6), layout="constrained")
         FigureCanvasAgg(figure)
         axes: Sequence[Axes] = figure.subplots(len(heights), 1, height_ratios=heights)

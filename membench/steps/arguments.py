@@ -24,6 +24,8 @@ from membench.core.step.workload import Workload
 from membench.core.units import parse_bytes
 from membench.strategies.base import Strategy, find_strategy
 
+Batch = tuple[Any, Any] | Mapping[str, Any] | Tensor
+"""``(inputs, targets)``, or inputs alone; see `workload_of`."""
 OptimizerLike = str | Make | torch.optim.Optimizer | WeightUpdate | None
 """A name, a class of `torch.optim` or another package, a `functools.partial` of one, an instance, a `WeightUpdate`."""
 
@@ -31,27 +33,54 @@ OptimizerLike = str | Make | torch.optim.Optimizer | WeightUpdate | None
 def workload_of(
     module: nn.Module,
     loss: Callable[..., Tensor] | None,
-    batch: tuple[Any, Any],
+    batch: Any,
     *,
-    precision: str | None = None,
+    precision: Any = None,
     channels_last: bool = False,
     holds_output: bool = False,
 ) -> Workload:
     """Return the workload of a module, its loss and an example batch ``(inputs, targets)``.
 
+    A batch of inputs alone may be a dict, and without a loss a tensor. A module of transformers that trains and has
+    labels among its inputs has a loss by itself.
+
     Raises:
         MembenchError: the batch is not a pair, or there is no such precision; see also `Workload`.
     """
+    if isinstance(batch, Mapping) or (loss is None and isinstance(batch, Tensor)):
+        batch = batch, ()
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise MembenchError(
-            "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
+            "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, "
+            "()), and for a network of transformers a dict with labels"
         )
     inputs, targets = (opened(as_arguments(each)) for each in batch)
+    if loss is None and module.training and "labels" in inputs and _is_of_transformers(module):
+        loss = loss_of_output
     formats = None if precision is None else Precision.of_step(precision)
     name = type(module).__name__
     return Workload(
         name, module, loss, inputs, targets, precision=formats, channels_last=channels_last, holds_output=holds_output
     )
+
+
+def names_of(workload: Workload, update: WeightUpdate | None) -> dict[str, Any]:
+    """Return the names of a step's model, precision and optimizer, as a prediction has them."""
+    return {
+        "model": workload.name,
+        "precision": None if workload.precision is None else str(workload.precision),
+        "optimizer": None if update is None else update.name,
+    }
+
+
+def loss_of_output(output: Any) -> Tensor:
+    """Return the loss that a network of transformers returns where it gets labels."""
+    found: Tensor = output.loss
+    return found
+
+
+def _is_of_transformers(module: nn.Module) -> bool:
+    return any(each.__name__ == "PreTrainedModel" for each in type(module).__mro__)
 
 
 def as_strategy(strategy: str | Strategy) -> Strategy:

@@ -27,7 +27,7 @@ from membench.planning.parallel.exchange import exchange_in_last_run, update_bef
 from membench.planning.rewrites.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
-from membench.steps.arguments import as_bytes, as_folder, workload_of
+from membench.steps.arguments import Batch, as_bytes, as_folder, workload_of
 from membench.steps.compile_checks import check_divided, check_kernels, check_placement, check_together
 from membench.steps.keywords import CompileKeywords, check_is_module, check_keywords, takes, workload_options
 from membench.steps.parallel.pipelined_step import Pipelined, build_pipelined_step
@@ -47,7 +47,7 @@ from membench.steps.simulated_step import SimulatedStep, check_capacity, cluster
 
 @takes(CompileKeywords)
 def compile(  # noqa: A001 (the field's term)
-    module: nn.Module, loss: Callable[..., Tensor] | None, batch: tuple[Any, Any], **options: Unpack[CompileKeywords]
+    module: nn.Module, loss: Callable[..., Tensor] | None, batch: Batch, **options: Unpack[CompileKeywords]
 ) -> CompiledStep | MicroBatchedStep | ShapedStep | SimulatedStep:
     """Capture a step of training or inference and put it under a memory strategy.
 
@@ -88,7 +88,7 @@ def compile(  # noqa: A001 (the field's term)
         check_options(wrapper, backend, options.get("exchange"), precision, shapes, channels_last=channels_last)
     check_kernels(request.kernels, backend, is_shared=bool(ranks or stages))
 
-    def workload_at(example: tuple[Any, Any]) -> Workload:
+    def workload_at(example: Batch) -> Workload:
         return workload_of(module, loss, example, **workload_options(options))
 
     workload = workload_at(batch)

@@ -5,7 +5,7 @@ from torch import nn
 
 from membench.backends.real import real_backends
 from membench.core.checks import choice
-from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.errors import MembenchError, UnsupportedModel, unknown
 from membench.core.hardware.cluster import SINGLE_DEVICE
 from membench.core.step.kernels import Kernels
 from membench.steps.keywords import CompileKeywords
@@ -17,7 +17,7 @@ from membench.steps.request import StepRequest
 def check_together(backend: str, shapes: str, options: CompileKeywords) -> None:
     """Refuse a backend that does not exist, arguments that are not for it, and limits that a step cannot keep."""
     if backend not in (names := (*real_backends(), "simulated")):
-        raise MembenchError(f"there is no backend {backend!r}; choose one of {', '.join(names)}")
+        raise MembenchError(unknown("backend", backend, names))
     cuda_graph, optimizer, host_memory = (options.get(name) for name in ("cuda_graph", "optimizer", "host_memory"))
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")

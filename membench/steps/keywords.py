@@ -17,7 +17,7 @@ from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.machine import Machine
 from membench.steps.arguments import OptimizerLike
-from membench.steps.kinds import Count, Folder, Name, Size, Switch, instance_of
+from membench.steps.kinds import AnyPrecision, Count, Folder, Name, Size, Switch, instance_of
 from membench.steps.parallel.keywords import DivisionKeywords, RankKeywords
 from membench.strategies.base import Strategy
 
@@ -96,6 +96,8 @@ class ProgramKeywords(TypedDict, total=False):
             forward pass and loss within ``torch.autocast``; ``"tf32"`` rounds products' factors on a GPU, ``"fp32"``
             nothing. None: as the module is, with torch's default, in which convolutions on a GPU round theirs. A real
             step converts the module as ``module.to`` would, and takes inputs of that dtype; others leave it alone.
+            Dtypes of torch (``torch.bfloat16``) and names of Lightning (``"bf16-mixed"``) are read as well
+            (`membench.core.spelling`).
         kernels: ``"eager"`` runs PyTorch's operators, bit for bit. ``"inductor"`` fuses them as `torch.compile` does,
             and schedules the fused ones (`membench.planning.fusion.graph`): on the CPU, with random numbers as eager
             PyTorch draws them, and simulated; on GPUs that divide the weights each module by itself that is gathered.
@@ -105,7 +107,7 @@ class ProgramKeywords(TypedDict, total=False):
     """
 
     optimizer: OptimizerLike
-    precision: Name | None
+    precision: AnyPrecision | None
     kernels: Name | None
 
 

@@ -1,17 +1,26 @@
 """StepMeasurement: one step's memory and time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from membench.core.graph.schedule import COMPUTE_STREAM, AllReduce, Compute, Offload, Prefetch, Schedule
+from membench.core.graph.schedule import (
+    COMPUTE_STREAM,
+    AllReduce,
+    Compute,
+    Offload,
+    Prefetch,
+    RepeatedSchedule,
+    Schedule,
+)
 from membench.core.graph.timeline import Timeline
 from membench.core.record import Source
+from membench.core.result import Result
 from membench.execution.measurement import Throughput
 from membench.planning.memory.liveness import average_bytes, copied_bytes
 
 
 @dataclass(frozen=True)
-class StepMeasurement:
+class StepMeasurement(Result, text="membench.steps.measurement_text", picture="membench.pictures.measurement"):
     """One step's memory and time, measured or simulated as `source` says.
 
     Attributes:
@@ -23,7 +32,8 @@ class StepMeasurement:
         exchange_time_s: time for which at least one all-reduce, or another collective, was running.
         exposed_transfer_s: time for which copies or exchanges were running and no task was.
         unique_saved_bytes: size of the blocks that were offloaded, each counted once.
-        timelines: timelines of one run of each of the step's schedules.
+        plan: the step's schedules, and how often each runs.
+        timelines: timelines of one run of each of these schedules.
     """
 
     source: Source
@@ -37,6 +47,7 @@ class StepMeasurement:
     offloaded_bytes: int
     prefetched_bytes: int
     unique_saved_bytes: int
+    plan: tuple[RepeatedSchedule, ...] = field(repr=False)
     timelines: tuple[Timeline, ...] = field(repr=False)
 
     @property
@@ -72,6 +83,7 @@ def one_run(source: Source, schedule: Schedule, timeline: Timeline) -> StepMeasu
         offloaded_bytes=copied_bytes(schedule, Offload),
         prefetched_bytes=copied_bytes(schedule, Prefetch),
         unique_saved_bytes=schedule.graph.size_bytes(set(copies.values())),
+        plan=(RepeatedSchedule(schedule),),
         timelines=(timeline,),
     )
 
@@ -102,5 +114,6 @@ def whole_step(runs: Sequence[tuple[StepMeasurement, int]], samples: Throughput,
         average_bytes=byte_seconds / time_s if time_s else float(peak_bytes),
         throughput=samples,
         **{name: sum(getattr(run, name) * count for run, count in runs) for name in _ADDED},
+        plan=tuple(replace(schedule, count=count) for run, count in runs for schedule in run.plan),
         timelines=tuple(timeline for run, _ in runs for timeline in run.timelines),
     )

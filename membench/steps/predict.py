@@ -6,7 +6,7 @@ capture as CUDA runs it -> annotate with the device's costs -> strategy -> valid
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Unpack
 
 from torch import Tensor, nn
 
@@ -29,7 +29,7 @@ from membench.cost.roofline import RooflineCost
 from membench.planning.parallel.partitioned_update import partitioned
 from membench.planning.rewrites.micro_batch import GraphAt
 from membench.planning.rewrites.update import add_update, updated_workload
-from membench.steps.arguments import workload_of
+from membench.steps.arguments import Batch, names_of, workload_of
 from membench.steps.keywords import PredictKeywords, check_is_module, check_keywords, ranks_in, takes, workload_options
 from membench.steps.parallel.ranks import ONE_RANK, Ranks, check_one_device, ranks_of
 from membench.steps.plan import Runs
@@ -164,7 +164,8 @@ class Predictor:
         used = self._ranks.mesh.cluster.profile if device is None else device
         graph = self._graphs_on(self._framework.captured_on(used))(self._step.batch_size)
         sentences = unpredicted_settings(graph, used.allocator)
-        return replace(prediction, unpredicted=(*self._of_compiler, *sentences))
+        named = names_of(self._step, self._request.optimizer)
+        return replace(prediction, unpredicted=(*self._of_compiler, *sentences), **named)
 
     def _step_on(self, device: DeviceProfile | None, machine: Machine | None) -> RankStep:
         # each stage of a pipeline updates its own weights
@@ -203,7 +204,7 @@ def _check_program(workload: Workload, request: StepRequest, ranks: Ranks) -> No
 
 @takes(PredictKeywords)
 def predict(
-    module: nn.Module, loss: Callable[..., Tensor] | None, batch: tuple[Any, Any], **options: Unpack[PredictKeywords]
+    module: nn.Module, loss: Callable[..., Tensor] | None, batch: Batch, **options: Unpack[PredictKeywords]
 ) -> Prediction:
     """Predict the memory and the time of a step of training or inference on a device that need not be at hand.
 

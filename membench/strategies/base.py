@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
 
-from membench.core.errors import UnsupportedStrategy, near
+from membench.core.errors import UnsupportedStrategy, unknown
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import Mode, TaskGraph
 from membench.core.hardware.cost_model import CostModel
+from membench.core.spelling import name_in
 from membench.planning.rewrites.micro_batch import GraphAt
 
 
@@ -98,7 +99,8 @@ def find_strategy(name: str) -> type[Strategy]:
         UnsupportedStrategy: there is none; lists the known names.
     """
     known = _all_strategies()
+    name = name_in("strategy", name, known)
     if name not in known:
-        message = f"there is no strategy {name!r}; choose one of {', '.join(known)}{near(name, known)}"
+        message = unknown("strategy", name, known)
         raise UnsupportedStrategy(message)
     return known[name]

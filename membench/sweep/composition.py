@@ -21,7 +21,9 @@ CELL_KEYS = (
 )  # fmt: skip
 
 
-_OF_SWEEPS = ("paper", "tracking", "timeout_s", "records", "time_limit_s", "rerun", "dry_run", "strict")
+_OF_SWEEPS = (
+    "paper", "tracking", "timeout_s", "records", "time_limit_s", "rerun", "dry_run", "strict", "objective", "output",
+)  # fmt: skip
 """Options of how cells are run. All others are of the step, and left out of its configuration where they are null, so
 that an option that comes later leaves the hashes of earlier records as they are."""
 

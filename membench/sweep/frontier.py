@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import sqrt
 
-from tqdm import tqdm
-
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration, Outcome, Record
+from membench.core.terminal import progress_bar
 from membench.pictures.frontier import Frontier, FrontierPoint
 from membench.sweep.processes.worker import Workers
 from membench.sweep.results.records import Records
@@ -37,7 +36,7 @@ class Cells:
         self._workers, self._records, self._first = workers, records, first
         self._pool = ThreadPoolExecutor(threads)
         self._of_thread = threading.local()
-        self._bar = tqdm(desc="cells", unit="cell", dynamic_ncols=True)
+        self._bar = progress_bar("cells", "cell")
 
     def __enter__(self) -> "Cells":
         return self

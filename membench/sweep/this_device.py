@@ -1,22 +1,17 @@
 """The GPU at hand as one of the described devices, by its product name and its memory."""
 
-import re
 from dataclasses import replace
-from itertools import combinations
 
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.hardware.device import DeviceProfile
+from membench.core.hardware.product import products
 from membench.core.units import format_bytes
 from membench.profiling.nvml import visible_gpus
 from membench.sweep.results.provenance import device_facts_from_outside
 
-THIS = "this"
-"""The name that stands for the GPU at hand."""
 _TOLERANCE = 0.1
 """By what share a card's memory may differ from its description's: drivers keep some of it."""
-_VARIANTS = frozenset({"ti", "super", "laptop", "max", "mobile"})
-"""Words of a product name that make it another card."""
 
 
 def this_device() -> DeviceProfile:
@@ -37,15 +32,11 @@ def described_as(product: str, memory_bytes: int) -> DeviceProfile:
     Raises:
         MembenchError: none of `conf/device` describes it.
     """
-    words = re.findall(r"[a-z0-9]+", product.lower())
-    written = {"".join(words[start:stop]) for start, stop in combinations(range(len(words) + 1), 2)}
-    variants = _VARIANTS & set(words)
     names = configuration.names("device")
-    for name in names:
-        if set(name.split("_")) <= written and all(name.endswith(variant) for variant in variants):
-            found: DeviceProfile = configuration.load("device", name)
-            if abs(memory_bytes / found.memory_bytes - 1) < _TOLERANCE:
-                return replace(found, memory_bytes=memory_bytes)
+    for name in sorted(products(product, names)):
+        found: DeviceProfile = configuration.load("device", name)
+        if abs(memory_bytes / found.memory_bytes - 1) < _TOLERANCE:
+            return replace(found, memory_bytes=memory_bytes)
     raise MembenchError(
         f"the GPU at hand, {product} of {format_bytes(memory_bytes)}, is not described in conf/device, which has "
         f"{', '.join(names)}; describe it as docs/device.md explains"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import membench
 from membench.advice.advise import Adviser
-from membench.advice.device.text import code, lines
+from membench.advice.device.text import code
 from membench.advice.pool.workers import Workers
 from membench.core import configuration
 from membench.core.errors import MembenchError, UnsupportedModel
@@ -158,7 +158,7 @@ def test_what_fits_is_answered_without_other_methods(monkeypatch: pytest.MonkeyP
     )
     alone = membench.predict(*step, device=CARD, kernels="inductor")
     assert (compiled.step_time_s, compiled.peak_bytes) == (alone.step_time_s, alone.allocated_bytes)
-    text = list(lines(found))
+    text = str(found).splitlines()
     assert any("plain PyTorch fits, and methods that save memory seldom save time" in line for line in text)
     workload = Workload("net", step[0], step[1], *((each,) for each in step[2]))
     whole = Adviser(workload, CARD, StepRequest(PyTorch())).advice(largest="none", begun=begun.append)
@@ -202,7 +202,7 @@ def test_plans_and_their_simulations_are_in_the_chosen_machine() -> None:
     )
     assert plan.step_time_s == expected.step_time_s > by_default.step_time_s
     assert plan.compile("simulated", device=CARD).step_time_s == plan.step_time_s
-    assert next(lines(found)).endswith("simulated on rtx3090 in machine desktop")
+    assert str(found).splitlines()[0].endswith("simulated on rtx3090 in machine desktop")
 
 
 def test_what_cannot_fit_is_not_planned() -> None:

@@ -71,7 +71,7 @@ def test_tracking_logs_the_table_the_page_and_the_figures(
         (["model=lenet", "cluster=dgx_h10"], "cluster"),
         (["model=lenet", "cluster=one"], "cluster one may have any device"),
         (["model=lenet", "cluster=dgx_h100", "parallel={fsdp: 3}"], "fsdp 3 is for 3 devices"),
-        (["model=lenet", "cluster=dgx_h100", "checkpointing=some"], "checkpointing is one of none, selective"),
+        (["model=lenet", "cluster=dgx_h100", "checkpointing=some"], "'some' is not known; there are: none, selective"),
     ],
 )
 def test_wrong_words_are_refused_in_a_line(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ from membench.cli.main import main
     ("words", "answer"),
     [
         ([], "name what to calibrate: device=cuda"),
-        (["device=k40m"], "device is one of cuda"),
-        (["framework=caffe"], "'framework' is not an option"),
+        (["device=k40m"], "device 'k40m' is not known; there are: cuda"),
+        (["framework=caffe"], "option 'framework' is not known"),
     ],
 )
 def test_a_wrong_word_is_one_line(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:

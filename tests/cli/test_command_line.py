@@ -1,15 +1,19 @@
 """A wrong word on the command line is a one-line error that lists the valid ones."""
 
 import shutil
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from membench.cli import command_line, measure, timeline
+from membench.cli import command_line, measure, run, timeline
 from membench.cli.command_line import check_arguments, compose_checked, explain
 from membench.cli.commands import command_help
 from membench.cli.main import main
 from membench.core import configuration
+from membench.core.document import as_text
 from membench.core.errors import MembenchError
 from membench.lab.cli import train
 from membench.sweep.composition import hydra_composition
@@ -113,31 +117,31 @@ def test_an_error_is_explained_without_its_cause() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["model=resnet51"], r"model 'resnet51' is not known; there are: alexnet, .*resnet50"),
-        (["model=resnet5O"], r"model 'resnet5O' is not known; .*; did you mean 'resnet50'\?$"),
-        (["strategy=layrub_intr"], r"did you mean 'layrub_inter' or 'layrub_intra'\?$"),
-        (["device=k40"], r"did you mean 'k40c' or 'k40m'\?$"),
-        (["stratgy=eager"], r"'stratgy' is not an option; .*; did you mean 'strategy'\?$"),
-        (["batchsize=3"], r"'batchsize' is not an option; .*; did you mean 'batch_size'\?$"),
+        (["model=resnet51"], r"model 'resnet51' is not known.* are: alexnet, .*resnet50"),
+        (["model=resnet5O"], r"model 'resnet5O' is not known; did you mean 'resnet50'\? There are: alexnet"),
+        (["strategy=layrub_intr"], r"did you mean 'layrub_inter' or 'layrub_intra'\? There"),
+        (["device=k40"], r"did you mean 'k40c' or 'k40m' or 'k40_modnn'\? There"),
+        (["stratgy=eager"], r"option 'stratgy' is not known; did you mean 'strategy'"),
+        (["batchsize=3"], r"option 'batchsize' is not known; did you mean 'batch_size'"),
         (
             ["strategy.budgt=3"],
-            r"'strategy.budgt' is not an option; there are: fixed_region, only_needed; did you mean 'budget'",
+            r"option 'strategy.budgt' is not known; did you mean 'budget'.* There are: fixed_region, only_needed",
         ),
-        (["strategy.fixed_regoin=true"], r"there are: fixed_region, only_needed; did you mean 'fixed_region'\?$"),
-        (["strategy.density=.5"], "there are: fixed_region, only_needed; epmc, serial_csr have it$"),
-        (["rerun=al"], r"rerun is one of .*, not 'al'; did you mean 'all'\?$"),
+        (["strategy.fixed_regoin=true"], r"did you mean 'fixed_region'\? There are: fixed_region, only_needed$"),
+        (["strategy.density=.5"], "is not known; epmc, serial_csr have it; there are: fixed_region, only_needed$"),
+        (["rerun=al"], r"rerun 'al' is not known; did you mean 'all'\? There are: missing, failed, all$"),
         (["hydra.verbose=lots"], "hydra.verbose is true or false, not 'lots'$"),
         (["budget=0.5"], "budget: 0.5 is not a whole number of bytes; add the unit that you mean"),
         (["model.module._target_=nosuch.Net"], "model: nosuch.Net cannot be imported .No module named 'nosuch'"),
-        (["strategy=magic"], r"strategy 'magic' is not known; there are: .*eager, .*layrub_hybrid"),
-        (["device=tpu"], r"device 'tpu' is not known; there are: .*k40_modnn, k40_vdnn"),
-        (["backend=tpu"], r"backend 'tpu' is not known; there are: cpu, cuda, simulated"),
+        (["strategy=magic"], r"strategy 'magic' is not known.* are: .*eager, .*layrub_hybrid"),
+        (["device=tpu"], r"device 'tpu' is not known.* are: .*k40_modnn, k40_vdnn"),
+        (["backend=tpu"], r"backend 'tpu' is not known.* are: cpu, cuda, simulated"),
         (["-m", "model=lenet,resnet51"], "model 'resnet51' is not known"),
         (["-m", "strategy=glob(x*)"], r"'strategy=glob\(x\*\)' chooses nothing"),
         (["-m", "batch_size=range(3,1)"], r"'batch_size=range\(3,1\)' chooses nothing"),
-        (["speed=3"], "'speed' is not an option; there are: framework, .*model, .*batch_size, seed, budget"),
-        (["strategy.speed=3"], "'strategy.speed' is not an option; there are: "),
-        (["group/model=3"], "'group/model' is not an option; there are: framework, .*model"),
+        (["speed=3"], "option 'speed' is not known.* are: framework, .*model, .*batch_size, seed, budget"),
+        (["strategy.speed=3"], "option 'strategy.speed' is not known.* are: "),
+        (["group/model=3"], "option 'group/model' is not known.* are: framework, .*model"),
         (["+speed=3"], r"'\+speed=3' is not a choice; write option=value"),
         (["model"], "'model' is not a choice; write option=value"),
         (
@@ -149,12 +153,12 @@ def test_an_error_is_explained_without_its_cause() -> None:
         (["-m", "batch_size=1,-1"], "batch_size is a positive whole number, not -1"),
         (["seed=1.5"], "seed is a whole number of at most 64 bits, not 1.5"),
         (["budget=small"], "budget: 'small' is not a size"),
-        (["cluster=cloud"], "cluster 'cloud' is not known; there are: a10x4, a6000x8, .*, one, rtx4090x8"),
-        (["exchange=never"], "exchange is one of as_made, at_end, not 'never'"),
+        (["cluster=cloud"], "cluster 'cloud' is not known.* are: a10x4, a6000x8, .*, one, rtx4090x8"),
+        (["exchange=never"], "exchange 'never' is not known.* are: as_made, at_end"),
         (["timeout_s=0"], "timeout_s is a positive number, not 0"),
         (["hydra.job.num=many"], "num=many; Value 'many' .* Integer"),
-        (["model=3"], "model 3 is not known; there are: alexnet"),
-        (["device=null"], "device None is not known; there are: .*k40m"),
+        (["model=3"], "model 3 is not known.* are: alexnet"),
+        (["device=null"], "device None is not known.* are: .*k40m"),
         (["model=lenet,alexnet"], "'model=lenet,alexnet' is a choice of several; add -m to run each"),
         (["seed=99999999999999999999"], "seed is a whole number of at most 64 bits, not 9{20}"),
         (["records=null"], "records is a folder, such as outputs/records, not None"),
@@ -163,7 +167,7 @@ def test_an_error_is_explained_without_its_cause() -> None:
         (["strategy.fixed_region=maybe"], "strategy.fixed_region is true or false, not 'maybe'"),
         (
             ["strategy=vdnn_all", "strategy.algorithms=fast"],
-            "strategy: algorithms is one of memory, performance, not 'fast'",
+            "strategy: algorithms 'fast' is not known.* are: memory, performance",
         ),
         (["strategy=epmc", "strategy.density=2"], "strategy: a density is a number from 0 to 1, not 2"),
         (["model=resnet50", "model.module.depth=51"], "model cannot be built .*: no ImageNet ResNet of depth 51"),
@@ -171,7 +175,7 @@ def test_an_error_is_explained_without_its_cause() -> None:
         (["model.name='a\tb'"], "model.name is a name of printable characters, not 'a.tb'"),
         (["model.name=[a]"], "model.name is a name of printable characters, not"),
         (["device.name=''"], "device.name is a name of printable characters, not ''"),
-        (["backend.name=../../x"], "backend.name is one of cpu, cuda, simulated, xpu, not '../../x'"),
+        (["backend.name=../../x"], "backend.name '../../x' is not known.* are: cpu, cuda, simulated, xpu"),
         (["model=../x"], "'x' is not known"),
         (["strategy=$(touch x)"], "'strategy=.* is not a choice"),
         (["budget=${nothing}"], "Interpolation key 'nothing' not found$"),
@@ -212,7 +216,7 @@ def test_files_of_a_further_folder_are_choices(arguments: list[str], own: Path) 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["model=mien"], "model 'mien' is not known; there are: .*, mine, .*; did you mean 'mine'"),
+        (["model=mien"], "model 'mien' is not known; did you mean 'mine'. There are: .*, mine, "),
         (["model=unsized"], "^model: its file in conf/model has no batch_size; add it there, or give batch_size=...$"),
     ],
 )
@@ -227,8 +231,8 @@ def test_a_wrong_choice_among_them_is_one_line(arguments: list[str], expected: s
     [
         (["--config-dir"], "--config-dir: a folder has to follow it; write --config-dir FOLDER"),
         (["--config-dir", "nowhere"], "--config-dir: 'nowhere' is not a folder; write --config-dir FOLDER"),
-        (["--bogus"], "'--bogus' is not an option; there are: --config-dir, "),
-        (["--confg-dir", "."], "'--confg-dir' is not an option; .*; did you mean '--config-dir'?"),
+        (["--bogus"], "option '--bogus' is not known; there are: --config-dir, "),
+        (["--confg-dir", "."], "option '--confg-dir' is not known; did you mean '--config-dir'"),
     ],
 )
 def test_every_command_that_takes_a_folder_refuses_other_flags_in_one_line(
@@ -240,16 +244,14 @@ def test_every_command_that_takes_a_folder_refuses_other_flags_in_one_line(
     start, _, end = answer.partition(".*")
     assert answered.startswith(f"membench {command}: {start}")
     assert end in answered
-    assert "--config-dir FOLDER" in command_help(command)
+    assert "--config-dir FOLDER" in as_text(command_help(command))
 
 
 @pytest.mark.parametrize("command", ["reproduce", "report"])
 def test_other_commands_refuse_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--config-dir", "."]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"membench {command}: '--config-dir' is not an option; there are: --help, --version\n"
-    )
+    expected = f"membench {command}: option '--config-dir' is not known; there are: --help, --version\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_trainings_measurements_and_pictures_take_it_too(own: Path) -> None:
@@ -289,3 +291,64 @@ def test_a_missing_gpu_is_found_before_anything_runs(
             check_arguments(arguments)
     else:
         check_arguments(arguments)
+
+
+# ---- words that people have -------------------------------------------------------------------------
+
+OF_A_STEP = {
+    "predict": ["predict"],
+    "advise": ["advise"],
+    "timeline": ["timeline", "framework=pytorch"],
+    "frontier": ["frontier", "strategies=joint"],
+}
+"""Commands that take one step, and a word that each needs besides the others'."""
+PLAIN = ["model=resnet50", "device=a100_80gb_sxm", "precision=amp_bf16", "optimizer=adamw", "batch_size=4"]
+
+
+@pytest.mark.parametrize("command", OF_A_STEP)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ["model=ResNet-50"],
+        ["device=NVIDIA A100-SXM4-80GB"],
+        ['device="NVIDIA A100-SXM4-80GB"'],
+        ["device=A100-80GB-SXM"],
+        ["precision=bf16-mixed"],
+        ["precision=mixed_bfloat16"],
+        ["optimizer=AdamW"],
+        ["optimizer=torch.optim.AdamW"],
+        ["optimizer=adamw_torch"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_that_takes_a_step_reads_words_that_people_have(command: str, changed: list[str]) -> None:
+    replaced = changed[0].partition("=")[0]
+    words = [word for word in PLAIN if word.partition("=")[0] != replaced]
+    module = import_module(f"membench.cli.{command}")
+    _, *own = OF_A_STEP[command]
+    assert _without_words(module.parse([*own, *words, *changed])) == _without_words(module.parse([*own, *PLAIN]))
+
+
+def _without_words(options: Any) -> Any:
+    """Return options without the words of a command that logs them, whose order may be another."""
+    return replace(options, words=()) if hasattr(options, "words") else options
+
+
+@pytest.mark.parametrize("command", OF_A_STEP)
+def test_every_command_that_takes_a_step_takes_a_class(command: str) -> None:
+    _, *own = OF_A_STEP[command]
+    words = ["model._target_=torchvision.models.resnet18", "model.input_shape=[3,64,64]", "model.classes=1000"]
+    options = import_module(f"membench.cli.{command}").parse([*own, *words, "device=t4"])
+    assert "torchvision.models.resnet18" in str(options)
+
+
+def test_a_sweep_reads_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["-m", "model=LeNet,AlexNet", "precision=bfloat16,32-true", "optimizer=adamw_torch_fused", "strategy=Eager"]
+    assert run.parse(words) == [
+        "-m",
+        "model=lenet,alexnet",
+        "precision=bf16,fp32",
+        "optimizer=adamw",
+        "optimizer.fused=true",
+        "strategy=eager",
+    ]

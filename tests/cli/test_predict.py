@@ -100,7 +100,7 @@ def test_the_machine_is_one_of_the_options(capsys: pytest.CaptureFixture[str]) -
         (["model=lenet", "device=rtx4090", "backend=cpu"], "backend is not an option of predict"),
         (["model=lenet", "device=rtx4090", "dry_run=true"], "dry_run is not an option of predict"),
         (["model=lenet", "device=rtx409O"], "device 'rtx409O' is not known"),
-        (["model=lenet", "device=t4", "optimizer=adamx"], "there are: adafactor, adagrad, adam, adamw"),
+        (["model=lenet", "device=t4", "optimizer=adamx"], "did you mean 'adam'? There are: adafactor, adagrad, adam"),
         (["model=lenet", "device=t4", "optimizer=adamw", "optimizer.fused=maybe"], "fused is true or false"),
         (["model=lenet", "device=t4", "optimizer=adamw", "optimizer.lr=-1"], "learning rate: -1"),
         (["model=lenet", "device=t4", "machine=laptop"], "machine 'laptop' is not known; there are: desktop"),
@@ -150,7 +150,7 @@ def test_a_step_on_several_gpus_is_that_of_a_rank(capsys: pytest.CaptureFixture[
     ("words", "answer"),
     [
         (["device=t4", "nodes=2"], "name the cluster as well"),
-        (["cluster=dgx"], "cluster is one of"),
+        (["cluster=dgx"], "cluster 'dgx' is not known; did you mean 'dgx_a100_40gb' or "),
         (["cluster=dgx_h100", "parallel={fsdp: 4}"], "8"),
         (["cluster=dgx_h100", "parallel={xp: 8}"], "no axis xp"),
         (["cluster=dgx_h100", "parallel={ep: 8}"], "no module with an attribute num_experts"),
@@ -185,7 +185,7 @@ def test_a_served_network_has_tokens_per_second_and_a_cache(
         (["model=lenet", "serving=decode"], "serving: lenet has no input_ids"),
         ([*LLAMA, "serving=decode", "optimizer=adamw"], "a network that serves does not train"),
         ([*LLAMA[:2], *LLAMA[3:], "serving=decode", "precision=amp_bf16"], "write precision=bf16"),
-        ([*LLAMA, "serving=decode", "serving.cache=paged"], "serving.cache is one of dynamic, static"),
+        ([*LLAMA, "serving=decode", "serving.cache=paged"], "'paged' is not known; there are: dynamic, static"),
         ([*LLAMA, "serving=generate"], "serving 'generate' is not known; there are: decode, prefill"),
     ],
 )

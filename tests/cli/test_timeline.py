@@ -22,7 +22,7 @@ def test_writes_a_picture_and_a_trace(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["timeline", "model=lenet", "batch_size=4", *words]) == 0
-    expected = [f"outputs/timelines/{name}{ending}" for ending in (".png", ".pdf", ".trace.json")]
+    expected = [f"outputs/timelines/{name}{ending}" for ending in (".png", ".pdf", ".trace.json", ".snapshot.pickle")]
     assert capsys.readouterr().out.split() == expected
     assert all((tmp_path / path).exists() for path in expected)
     assert json.loads((tmp_path / expected[2]).read_text())["traceEvents"]
@@ -31,7 +31,7 @@ def test_writes_a_picture_and_a_trace(
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["model=lenot"], "model 'lenot' is not known; there are: "),
+        (["model=lenot"], "model 'lenot' is not known; did you mean 'lenet'"),
         (["strategy=eager", "batch_size=0"], "batch_size is a positive whole number"),
         (["-m", "model=lenet"], "-m is not an option; a picture shows one step"),
         (["model=lenet", "tracking=offline"], "tracking is not an option of timeline"),

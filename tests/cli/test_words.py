@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 import pytest
 
-from membench.cli.words import FLAG, NameIn, read_options, read_size, readers_of, split, with_own_model
+from membench.cli.words import FLAG, NameIn, in_own_words, read_options, read_size, readers_of, split
 from membench.core.checks import NOT_NEGATIVE
 from membench.core.errors import MembenchError
 
@@ -62,18 +62,18 @@ def test_values_have_their_types(word: str, value: Any) -> None:
     ("word", "message"),
     [
         ("side", "'side' is not a choice; write option=value"),
-        ("speed=3", "'speed' is not an option; there are: side, sides, ratio"),
-        ("side=up", "side is one of left, right, not 'up'"),
-        ("sides=left,up", "sides is one of left, right, not 'up'"),
+        ("speed=3", "option 'speed' is not known.* are: side, sides, ratio"),
+        ("side=up", "side 'up' is not known.* are: left, right"),
+        ("sides=left,up", "sides 'up' is not known.* are: left, right"),
         ("ratio=0", "ratio is a positive number, not '0'"),
         ("ratio=nan", "ratio is a positive number, not 'nan'"),
         ("least=-1", "least is a number and not negative, not '-1'"),
         ("count=0", "count is a positive whole number, not '0'"),
-        ("end=up", "end is one of left, right, not 'up'"),
-        ("framework=caffe", "framework is one of .*, not 'caffe'"),
-        ("bare=x", "'bare' is not an option"),
-        ("anything=x", "'anything' is not an option"),
-        ("deep=yes", "deep is one of true, false, not 'yes'"),
+        ("end=up", "end 'up' is not known.* are: left, right"),
+        ("framework=caffe", "framework 'caffe' is not known.* are: .*"),
+        ("bare=x", "option 'bare' is not known"),
+        ("anything=x", "option 'anything' is not known"),
+        ("deep=yes", "deep 'yes' is not known.* are: true, false"),
         ("budget=lots", "budget: 'lots' is not a size"),
     ],
 )
@@ -88,7 +88,7 @@ def test_options_are_those_with_a_type_that_a_text_can_have() -> None:
 
 def test_a_class_is_the_choice_of_a_model() -> None:
     words = ["-m", "model._target_=nets.One,nets.Two", "batch_size=2"]
-    assert with_own_model(words) == ["-m", "model=own/nets.One,own/nets.Two", "batch_size=2"]
-    assert with_own_model(["model=lenet"]) == ["model=lenet"]
+    assert in_own_words(words, ("model",)) == ["-m", "model=own/nets.One,own/nets.Two", "batch_size=2"]
+    assert in_own_words(["model=lenet"], ("model",)) == ["model=lenet"]
     with pytest.raises(MembenchError, match="model._target_=nets.One and model=lenet choose two models"):
-        with_own_model(["model=lenet", "model._target_=nets.One"])
+        in_own_words(["model=lenet", "model._target_=nets.One"], ("model",))

@@ -41,7 +41,7 @@ def test_a_choice_is_a_member_or_its_value() -> None:
     assert choice(Preference, "algorithms", "memory") is Preference.MEMORY
     assert choice(Preference, "algorithms", Preference.MEMORY) is Preference.MEMORY
     for wrong in ("fast", None, ["memory"]):
-        with pytest.raises(MembenchError, match="^algorithms is one of memory, performance, not "):
+        with pytest.raises(MembenchError, match="^algorithms .* is not known.* are: memory, performance$"):
             choice(Preference, "algorithms", wrong)
 
 

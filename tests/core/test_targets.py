@@ -69,7 +69,7 @@ NOTE = "not a function"
 
 
 def test_what_a_function_made_is_checked_too() -> None:
-    with pytest.raises(MembenchError, match=r"liar makes a int, not a Module"):
+    with pytest.raises(MembenchError, match=r"liar makes an object of int, not of Module"):
         instantiate({"_target_": f"{__name__}.liar"}, nn.Module)
 
 

@@ -53,8 +53,8 @@ def test_the_last_token_is_new_and_the_cache_holds_the_earlier_ones() -> None:
     ("change", "message"),
     [
         ({"module": nn.Linear(1, 1)}, "kept by a causal language model of transformers"),
-        ({"phase": "decoding"}, "phase is one of prefill, decode, not 'decoding'"),
-        ({"cache": "paged"}, "cache is one of dynamic, static, not 'paged'"),
+        ({"phase": "decoding"}, "phase 'decoding' is not known"),
+        ({"cache": "paged"}, "cache 'paged' is not known"),
         ({"input_ids": torch.zeros(2, 1)}, "two tokens or more, not (2, 1)"),
     ],
 )

@@ -159,15 +159,15 @@ def test_a_refusal_of_all_micro_batches_names_the_one_with_the_least_bound(facto
 
 def test_bad_input_is_refused_with_what_to_do(batch: tuple[Tensor, Tensor]) -> None:
     module = digits_cnn()
-    with pytest.raises(UnsupportedStrategy, match="no strategy 'layrup'; choose one of .*layrub_hybrid"):
+    with pytest.raises(UnsupportedStrategy, match="strategy 'layrup' is not known.* are: .*layrub_hybrid"):
         membench.compile(module, CRITERION, batch, strategy="layrup")
     with pytest.raises(InfeasibleSchedule, match=r"no schedule of this graph can do with less than .* KB"):
         membench.compile(module, CRITERION, batch, budget="10 KB")
     with pytest.raises(MembenchError, match="budget: 'plenty' is not a size"):
         membench.compile(module, CRITERION, batch, budget="plenty")
-    with pytest.raises(MembenchError, match="no backend 'tpu'; choose one of cpu, cuda, simulated"):
+    with pytest.raises(MembenchError, match="backend 'tpu' is not known.* are: cpu, cuda, simulated"):
         membench.compile(module, CRITERION, batch, backend="tpu")
-    with pytest.raises(MembenchError, match="no device 'k9000'; choose one of .*k40m"):
+    with pytest.raises(MembenchError, match="device 'k9000' is not known.* are: .*k40m"):
         membench.compile(module, CRITERION, batch, backend="simulated", device="k9000")
     with pytest.raises(MembenchError, match="needs a device; choose one of .*k40m"):
         membench.compile(module, CRITERION, batch, backend="simulated")
@@ -193,7 +193,7 @@ def test_out_of_memory_names_segments_where_they_alone_do_not_fit() -> None:
         ),
         ({"cuda_graph": True}, "cuda_graph=True needs backend='cuda'"),
         ({"cuda_graph": True, "backend": "simulated", "device": "k40m"}, "needs backend='cuda'"),
-        ({"exchange": "never", "backend": "simulated", "device": "k40m"}, "exchange is one of as_made, at_end"),
+        ({"exchange": "never", "backend": "simulated", "device": "k40m"}, "'never' is not known; there are: as_made"),
     ],
 )
 def test_arguments_that_would_have_no_effect_are_refused(

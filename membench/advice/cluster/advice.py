@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from membench.advice.cluster.combinations import Combination
 from membench.core.hardware.cluster import Cluster
+from membench.core.result import Result
 from membench.steps.predicted.prediction import Prediction
 
 BLOCK_BY_BLOCK, AS_GIVEN = "block by block", "as given"
@@ -44,7 +45,7 @@ class Nearest:
 
 
 @dataclass(frozen=True)
-class ClusterAdvice:
+class ClusterAdvice(Result, text="membench.advice.cluster.text", picture="membench.advice.cluster.picture"):
     """Whether a step fits on several GPUs, with which combination, and how fast.
 
     Attributes:

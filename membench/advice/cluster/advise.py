@@ -13,7 +13,7 @@ from membench.core.errors import MembenchError
 from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.device import as_device
 from membench.core.step.fully_sharded import check_whole
-from membench.steps.arguments import as_cluster, as_update, workload_of
+from membench.steps.arguments import Batch, as_cluster, as_update, workload_of
 from membench.steps.keywords import (
     DeviceKeywords,
     HardwareKeywords,
@@ -39,7 +39,7 @@ class ClusterKeywords(ProgramKeywords, DeviceKeywords, HostKeywords, ProcessKeyw
 def advise_cluster(
     module: nn.Module,
     loss: Callable[..., Tensor] | None,
-    batch: tuple[Any, Any],
+    batch: Batch,
     cluster: str | Cluster,
     options: Mapping[str, Any],
 ) -> ClusterAdvice:

@@ -11,6 +11,7 @@ from membench.core.graph.precision import as_dtype
 from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.machine import Machine
 from membench.models.checkpointing import Checkpointing
+from membench.steps.kinds import as_names
 from membench.steps.parallel.tensor_parallel import TensorParallelPlan
 
 
@@ -34,7 +35,7 @@ class RankOptions:
     cluster: Cluster
     name: str = ""
     parallel: Mapping[str, int] | None = None
-    wrapped: Sequence[str] | None = None
+    wrapped: str | Sequence[str] | None = None
     reduce_dtype: torch.dtype | None = None
     checkpointing: Sequence[Checkpointing] = tuple(Checkpointing)
     batch_size: int | None = None
@@ -52,7 +53,8 @@ class RankOptions:
         Raises:
             MembenchError: there is no such kind of checkpointing, or no such dtype.
         """
-        kinds = [choice(Checkpointing, "checkpointing", each) for each in options.get("checkpointing") or Checkpointing]
+        named = as_names(options.get("checkpointing") or Checkpointing)
+        kinds = [choice(Checkpointing, "checkpointing", each) for each in named]
         reduce_dtype = as_dtype(options.get("reduce_dtype"), "reduce_dtype")
         given = {**options, "checkpointing": tuple(kinds), "reduce_dtype": reduce_dtype}
         return cls(cluster, name, machine=machine, **given)

@@ -1,4 +1,4 @@
-"""An advice on several GPUs as text for a terminal, and as values for JSON."""
+"""An advice on several GPUs as text, and as values for JSON and tables."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -9,16 +9,16 @@ from membench.advice.cluster.code import TORCHTITAN, program, torchtitan
 from membench.advice.cluster.combinations import ROUNDS, Combination
 from membench.advice.cluster.search import SHOWN
 from membench.advice.overlaps import overlaps
+from membench.core.document import Block, Code, Table
 from membench.core.units import format_bytes, format_seconds
 from membench.steps.predicted.intervals import Interval
-from membench.sweep.results.listing import table
 
 ROWS = SHOWN
 """The most combinations that the table has: those that are predicted for certain."""
 
 
-def lines(advice: ClusterAdvice) -> Iterator[str]:
-    """Yield the advice in lines."""
+def blocks(advice: ClusterAdvice) -> Iterator[Block]:
+    """Yield the advice as it is printed."""
     yield ", ".join(_step(advice))
     yield from (f"  {line}" for line in _fixed(advice))
     yield ""
@@ -26,7 +26,7 @@ def lines(advice: ClusterAdvice) -> Iterator[str]:
         yield from _nothing(advice)
     else:
         yield "Combinations that fit, the fastest first; numbers are those of each GPU:"
-        yield from table(_cells(advice))
+        yield Table(tuple(_cells(advice)), keys=3)
         times = ((f"row {number}", _time_interval_s(plan)) for number, plan in enumerate(advice.plans[:ROWS], 1))
         yield from (f"  {line}" for line in overlaps(times))
     yield from (f"  {line}" for line in _left_out(advice))
@@ -98,7 +98,8 @@ def _parallel(combination: Combination) -> str:
     return " ".join(f"{name} {size}" for name, size in combination.parallel.items()) or "one GPU"
 
 
-def _described(combination: Combination) -> str:
+def named(combination: Combination) -> str:
+    """Return a combination in words."""
     parts = [
         _parallel(combination),
         f"checkpointing {str(combination.checkpointing).replace('_', ' ')}",
@@ -120,7 +121,7 @@ def _nothing(advice: ClusterAdvice) -> Iterator[str]:
             else "little"
         )
         yield (
-            f"  nearest: {_described(nearest.combination)}: needs {least}{format_bytes(nearest.needed_bytes)} of "
+            f"  nearest: {named(nearest.combination)}: needs {least}{format_bytes(nearest.needed_bytes)} of "
             f"{format_bytes(advice.free_bytes)}, {lacking} too much"
         )
     number = -(-advice.states_bytes // advice.free_bytes)
@@ -153,12 +154,12 @@ def _left_out(advice: ClusterAdvice) -> Iterator[str]:
     )
 
 
-def _code(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
+def _code(advice: ClusterAdvice, combination: Combination) -> Iterator[Block]:
     yield from ("", "The fastest one, in PyTorch:", "")
-    yield from (f"    {line}" for line in program(advice, combination))
+    yield Code(tuple(program(advice, combination)))
     if options := torchtitan(advice, combination):
         yield from ("", f"and in torchtitan {TORCHTITAN}, of its own model of this size:", "")
-        yield from (f"    {option}" for option in options)
+        yield Code(tuple(options))
 
 
 def values(advice: ClusterAdvice) -> dict[str, Any]:
@@ -182,6 +183,13 @@ def values(advice: ClusterAdvice) -> dict[str, Any]:
         "code": program(advice, best.combination) if best else [],
         "torchtitan": torchtitan(advice, best.combination) if best else [],
     }  # fmt: skip
+
+
+def rows(advice: ClusterAdvice) -> Iterator[dict[str, Any]]:
+    """Yield the combinations that fit as rows of numbers, the fastest first."""
+    for found in values(advice)["plans"]:
+        axes = " ".join(f"{name} {size}" for name, size in found["parallel"].items())
+        yield {**found, "parallel": axes}
 
 
 def _plan_values(advice: ClusterAdvice, plan: RankPlan) -> dict[str, Any]:

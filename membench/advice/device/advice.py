@@ -7,6 +7,7 @@ from typing import Any
 
 from membench.advice.device.changes import COMPILED
 from membench.core.errors import MembenchError
+from membench.core.result import Result
 from membench.core.units import per_second
 from membench.steps.predicted.intervals import TIME, Interval, ratios_of
 from membench.steps.predicted.prediction import Prediction
@@ -131,7 +132,7 @@ class Lever:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Result, text="membench.advice.device.text", picture="membench.advice.device.page"):
     """Whether a step fits a device under plain PyTorch, and the methods with which it fits.
 
     Attributes:

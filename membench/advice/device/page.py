@@ -19,28 +19,28 @@ from membench.advice.device.text import (
     step_words,
     trust,
 )
+from membench.core.document import Table
 from membench.core.units import format_bytes
 from membench.pictures import frontier, picture
 from membench.pictures.frontier import Frontier, FrontierPoint
-from membench.pictures.observed_step import ObservedStep, RepeatedRun
+from membench.pictures.observed_step import timeline
 from membench.steps.simulated_step import SimulatedStep
-from membench.sweep.results.listing import with_values
 
 LAYERS = 12
 """How many layers' activations are listed."""
 
 
-def page(advice: Advice, pictures: Mapping[str, Figure]) -> str:
+def page(advice: Advice, figures: Mapping[str, Figure]) -> str:
     """Return the page.
 
     Args:
-        pictures: by their captions.
+        figures: by their captions.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader("membench.advice"), PackageLoader("membench.pictures")]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    header, *rows = with_values(cells(advice.plans)) or [()]
+    header, *rows = Table(tuple(cells(advice.plans))).shown or [()]
     return environment.get_template("advice.html").render(
         title=", ".join(step_words(advice)),
         fits=advice.fits,
@@ -55,21 +55,24 @@ def page(advice: Advice, pictures: Mapping[str, Figure]) -> str:
         best=advice.best and advice.best.name,
         code="\n".join(code(advice, advice.best)) if advice.best else "",
         trust=trust(advice),
-        pictures=[(caption, _address(figure)) for caption, figure in pictures.items()],
+        pictures=[(caption, _address(figure)) for caption, figure in figures.items()],
     )
 
 
-def draw(advice: Advice, plan: AdvisedPlan, step: SimulatedStep) -> dict[str, Figure]:
+def draw(advice: Advice) -> Figure:
+    """Return the peak memory and the step time of plain PyTorch and of each method that fits."""
+    return frontier.draw(_frontier(advice))
+
+
+def pictures(advice: Advice, plan: AdvisedPlan, step: SimulatedStep) -> dict[str, Figure]:
     """Return the frontier, and the memory and the streams of one of the plans, by their captions.
 
     Args:
         step: the plan's simulated step.
     """
-    timed = zip(step.plan, step.timelines, strict=True)
-    runs = tuple(RepeatedRun(run.schedule, timeline, run.count) for run, timeline in timed)
-    observed = ObservedStep(f"{_name(plan)}, simulated", runs, advice.capacity_bytes)
+    observed = timeline(step.measure(), f"{_name(plan)}, simulated", capacity_bytes=advice.capacity_bytes)
     return {
-        "Peak memory and step time of plain PyTorch and of each method that fits": frontier.draw(_frontier(advice)),
+        "Peak memory and step time of plain PyTorch and of each method that fits": draw(advice),
         f"Memory and streams over one step of {_name(plan)}": picture.draw(observed),
     }
 

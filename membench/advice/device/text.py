@@ -1,42 +1,44 @@
-"""An advice as text for a terminal, as values for JSON, and as the lines of code that use it."""
+"""An advice as text, as values for JSON and tables, and as the lines of code that use it."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from membench.advice.device.advice import PLAIN, Advice, AdvisedPlan, Lever, Refusal
 from membench.advice.overlaps import overlaps
+from membench.core.document import Block, Code, Facts, Table
 from membench.core.hardware.allocator import AllocatorSettings
 from membench.core.units import format_bytes, format_seconds, per_second
 from membench.steps.predicted.intervals import INSIDE, MEMORY, TIME, chance_in_words, in_words, ratios_of
-from membench.steps.predicted.prediction import host_waits_in_words
-from membench.sweep.results.listing import table
+from membench.steps.predicted.text import host_waits_in_words, parts_in_words
 
 HEADER = (
     "method", "peak", "step time", "samples/s", "copied", "exposed", "gap", "host memory", "parts", "largest batch",
 )  # fmt: skip
 EXPANDABLE = str(AllocatorSettings(expandable_segments=True))
+_NAMES = 14
+"""Characters of the column of names."""
 LAYERS = 3
 """How many layers' activations are named."""
 _DEVICE = 'backend="cuda" if torch.cuda.is_available() else "cpu"'
 
 
-def lines(advice: Advice) -> Iterator[str]:
-    """Yield the advice in lines."""
-    yield from plain_lines(advice)
-    yield from further_lines(advice)
+def blocks(advice: Advice) -> Iterator[Block]:
+    """Yield the advice as it is printed."""
+    yield from plain_blocks(advice)
+    yield from further_blocks(advice)
 
 
-def plain_lines(advice: Advice) -> Iterator[str]:
+def plain_blocks(advice: Advice) -> Iterator[Block]:
     """Yield what is known of plain PyTorch before anything else is planned."""
     yield ", ".join(step_words(advice))
-    yield from _aligned(plain_facts(advice))
+    yield Facts(tuple(plain_facts(advice)), _NAMES)
 
 
-def further_lines(advice: Advice) -> Iterator[str]:
-    """Yield the lines behind those of plain PyTorch."""
-    yield from _aligned(searched_facts(advice))
+def further_blocks(advice: Advice) -> Iterator[Block]:
+    """Yield what follows plain PyTorch's."""
+    yield Facts(tuple(searched_facts(advice)), _NAMES)
     yield ""
     if advice.fastest:
         yield f"Fastest: {fastest_words(advice)}"
@@ -45,10 +47,6 @@ def further_lines(advice: Advice) -> Iterator[str]:
     else:
         yield from _of_methods(advice)
     yield from ("", "How far to trust it (all of it is simulated):", *(f"  {line}" for line in trust(advice)))
-
-
-def _aligned(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
-    return (f"  {name:<14} {value}" for name, value in facts)
 
 
 def fastest_words(advice: Advice) -> str:
@@ -71,10 +69,10 @@ def nothing_to_change(advice: Advice) -> Iterator[str]:
     yield "For a larger batch or less memory: methods=all"
 
 
-def _of_methods(advice: Advice) -> Iterator[str]:
+def _of_methods(advice: Advice) -> Iterator[Block]:
     if advice.plans:
         yield "Methods that fit, the fastest first:"
-        yield from table(cells(advice.plans))
+        yield Table(tuple(cells(advice.plans)))
         if idle := [_with_largest(plan.name, "", plan) for plan in advice.plans if plan.is_idle][1:]:
             yield f"  with nothing to offload, recompute or encode, the same: {', '.join(idle)}"
     else:
@@ -86,11 +84,11 @@ def _of_methods(advice: Advice) -> Iterator[str]:
     yield from (f"  {line}" for line in needs(advice))
     if not advice.fits and (advice.levers or advice.not_tried):
         yield from ("", "What would make it fit under plain PyTorch:")
-        yield from table(lever_cells(advice.levers))
+        yield Table(tuple(lever_cells(advice.levers)))
         yield from (f"  {line}" for line in further(advice))
     if best := advice.best:
         yield from ("", f"The fastest one that gives plain PyTorch's results, {best.name}:", "")
-        yield from (f"    {line}" for line in code(advice, best))
+        yield Code(tuple(code(advice, best)))
 
 
 def code(advice: Advice, plan: AdvisedPlan) -> list[str]:
@@ -165,6 +163,14 @@ def values(advice: Advice) -> dict[str, Any]:
     }
 
 
+def rows(advice: Advice) -> Iterator[dict[str, Any]]:
+    """Yield the methods that fit as rows of numbers, the fastest first, those that change nothing included."""
+    for found in values(advice)["plans"]:
+        low_s, high_s = found.pop("step_time_interval_s")
+        parts = " + ".join(f"{part['count']} x {part['samples']}" for part in found.pop("micro_batches"))
+        yield {**found, "step_time_low_s": low_s, "step_time_high_s": high_s, "micro_batches": parts}
+
+
 def _plan_values(advice: Advice, plan: AdvisedPlan) -> dict[str, Any]:
     names = (
         "name", "peak_bytes", "reserved_bytes", "used_bytes", "budget_bytes", "step_time_s", "samples_per_s",
@@ -200,8 +206,7 @@ def plain_facts(advice: Advice) -> Iterator[tuple[str, str]]:
     chance = chance_in_words(advice.plain.fit_probability) if advice.budget_bytes is None else ""
     yield program, (f"fits {room}" if advice.fits else f"does not fit {room}") + chance
     yield "allocated", format_bytes(advice.allocated_bytes)
-    parts = sorted(advice.parts_bytes.items(), key=lambda part: -part[1])
-    yield "made up of", " + ".join(f"{format_bytes(size)} of {name}" for name, size in parts)
+    yield "made up of", parts_in_words(advice.plain)
     layers = list(advice.activations_bytes.items())[:LAYERS]
     if layers:
         yield "most of it in", ", ".join(f"{name} ({format_bytes(size)})" for name, size in layers)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from tqdm import tqdm
+from membench.core.terminal import progress_bar
 
 Result = TypeVar("Result")
 
@@ -20,8 +20,7 @@ class Work:
 
     def __init__(self, threads: int, *, progress: bool) -> None:
         self._threads = ThreadPoolExecutor(threads)
-        shown = None if progress else True  # None: not in a file
-        self._bar = tqdm(desc="plans", total=0, unit="plan", dynamic_ncols=True, disable=shown)
+        self._bar = progress_bar("plans", "plan", 0, shown=progress)
 
     def __enter__(self) -> "Work":
         return self

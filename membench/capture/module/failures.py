@@ -1,16 +1,20 @@
 """Failures of a module on tensors without data, as an error that names the layer, the cause and a remedy."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from membench.core.errors import MembenchError, UnsupportedModel
+from torch import Tensor
+
+from membench.core.errors import BatchMismatch, MembenchError, UnsupportedModel
 from membench.core.libraries.torch_internals import (
     FAKE_TENSOR_LOGGER,
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
+from membench.core.step.arguments import named_leaves
 from membench.core.step.workload import Workload
 
 VALUE_READ = (
@@ -51,6 +55,18 @@ _CAUSES = {
 """By a part of torch's message."""
 
 
+LOSS = "loss"
+"""The name of the loss among layers."""
+_MISFIT = re.compile(
+    r"shapes cannot be multiplied|[Ss]ize mismatch|must match the size|same number of dimensions|"
+    r"[Ee]xpected (input|target|\d|.*input.* to have|.*scalar type)|target tensor expected|target size|"
+    r"expected .* but got|to have \d+ channels|unexpected keyword argument|missing \d+ required|"
+    r"positional arguments? but|is invalid for input|normalized_shape|must be Tensor, not"
+)
+"""What torch says of a tensor that an operator does not take."""
+_OF_OUTPUT = re.compile(r"must be Tensor, not")
+
+
 @contextmanager
 def failures_named(workload: Workload, layer_name: Callable[[], str]) -> Iterator[None]:
     """Turn any exception of a module, its loss or torch into an UnsupportedModel that names the layer.
@@ -82,14 +98,42 @@ def failures_named(workload: Workload, layer_name: Callable[[], str]) -> Iterato
     except MembenchError:
         raise
     except Exception as error:
+        _check_batch_fits(workload, layer_name(), _first_line(error))
         raise UnsupportedModel(layer_name(), *_failure(workload, error)) from error
     finally:
         logger.setLevel(level)
 
 
+def _check_batch_fits(workload: Workload, layer: str, message: str) -> None:
+    """Refuse a batch that is not of the module's shapes, dtypes or names, by what torch says of it.
+
+    Raises:
+        BatchMismatch: it is not.
+    """
+    if workload.accumulates or not _MISFIT.search(message):
+        return
+    if _OF_OUTPUT.search(message):
+        what = "the loss does not take what the module returns"
+        message += "; pass a function of the output, such as lambda output: output.loss for a network of transformers"
+    else:
+        place = f"layer {layer!r}" if layer in dict(workload.module.named_modules()) and layer else "the module"
+        what = "the targets do not fit the loss" if layer == LOSS else f"the batch does not fit {place}"
+    tensors = [*named_leaves("inputs", workload.inputs), *named_leaves("targets", workload.targets)]
+    given = [f"{name} {_in_words(leaf)}" for name, leaf in tensors if isinstance(leaf, Tensor)]
+    raise BatchMismatch(layer, what, message, ", ".join(given))
+
+
+def _in_words(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     """Return the cause and the remedy of a module's failure on tensors without data."""
-    message = (str(error).strip() or type(error).__name__).splitlines()[0]
+    message = _first_line(error)
     if (known := next((each for part, each in _CAUSES.items() if part in message), None)) is not None:
         return known
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from membench.core.checks import choice
 from membench.core.errors import MembenchError
+from membench.core.spelling import precision_named
 
 if TYPE_CHECKING:  # torch takes seconds, which the command line's checks need not wait for
     import torch
@@ -28,11 +29,12 @@ class Precision(StrEnum):
 
     @classmethod
     def of_step(cls, value: object) -> "Precision":
-        """Return the precision of a step by its name.
+        """Return the precision of a step by its name, or by another one's for it; see `precision_named`.
 
         Raises:
             MembenchError: there is no such precision, or it is only of products.
         """
+        value = precision_named(value)
         if value == cls.FP8:
             raise MembenchError(
                 "precision is not fp8, in which only a module's products compute: convert it with "

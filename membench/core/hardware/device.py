@@ -12,6 +12,7 @@ from membench.core.errors import MembenchError
 from membench.core.graph.precision import Precision
 from membench.core.hardware.allocator import DEFAULT, AllocatorSettings
 from membench.core.hardware.multiprocessor import Multiprocessor, multiprocessor_of
+from membench.core.hardware.product import device_named
 
 TENSOR_CORE_PRECISIONS = (Precision.TF32, Precision.BF16, Precision.FP16)
 PRODUCT_PRECISIONS = (*TENSOR_CORE_PRECISIONS, Precision.FP8, Precision.INT8)
@@ -160,7 +161,7 @@ class DeviceProfile:
 
 
 def as_device(device: str | DeviceProfile | None) -> DeviceProfile:
-    """Return a simulated device that is given as a profile or by its name in ``conf/device``.
+    """Return a simulated device that is given as a profile, by its name in ``conf/device`` or by its product name.
 
     Raises:
         MembenchError: there is no such device, or it is None.
@@ -170,7 +171,7 @@ def as_device(device: str | DeviceProfile | None) -> DeviceProfile:
     if device is None:
         known = ", ".join(configuration.names("device"))
         raise MembenchError(f"a simulation needs a device; choose one of {known}")
-    profile: DeviceProfile = configuration.load("device", device)
+    profile: DeviceProfile = configuration.load("device", device_named(device))
     return profile
 
 

@@ -1,11 +1,14 @@
-"""Write HTML pages from the results, or compare two sets of results.
+"""Write HTML pages from the results, show the records of a sweep, or compare two sets of either.
 
-    membench report                      every paper's page and the index, into outputs/report/
-    membench report layrub to=/tmp/pages one paper, into another folder
-    membench report compare A B          A and B: a results folder, a paper's folder in it, or a scoreboard.csv
+    membench report                       every paper's page and the index, into outputs/report/
+    membench report layrub to=/tmp/pages  one paper, into another folder
+    membench report sweep FOLDER          the records of a folder as a table, by default those of outputs/records
+    membench report compare A B           two folders of records, of two commits or two devices; or of results: a
+                                          results folder, a paper's folder in it, or a scoreboard.csv
     membench report compare A B tolerance=0.05
 
-`compare` exits with 0 if nothing differs and with 1 otherwise, as diff does.
+For records, output=json, csv or markdown prints the table in another form. `compare` exits with 0 if nothing differs
+and with 1 otherwise, as diff does.
 """
 
 from collections.abc import Sequence

@@ -26,6 +26,7 @@ from membench.core.files import shown
 from membench.core.hardware.device import file_name
 from membench.core.record import Configuration, Record
 from membench.core.tables import read_csv
+from membench.core.terminal import show
 from membench.lab.cli.trainings import compose_trainings, find_trainings
 from membench.lab.papers.judging.closeness import Closeness, read_closeness
 from membench.lab.papers.judging.numbers import PaperNumbers
@@ -100,7 +101,7 @@ def run(options: Options) -> int:
     with Workers(options.time_limit_s) as workers:
         known = Records(ROOT / "outputs" / "records" / "simulated", workers.run, options.rerun)
         if options.dry_run:
-            print(plan([(known, list(cells.values()))]))
+            show(plan([(known, list(cells.values()))]))
             return 0
         if gpu := gpu_at_hand():
             folder = results / MEASURED / file_name(gpu["device"])
@@ -113,7 +114,7 @@ def run(options: Options) -> int:
     drawn = _draw(paper.name) if options.is_here else 0
     logged = _log(options, cells, records, numbers)
     made = _distinct(records.values())
-    print(closing_summary(made, numbers, read_closeness(results / paper.name), logged, options))
+    show(closing_summary(made, numbers, read_closeness(results / paper.name), logged, options))
     return drawn or int(options.strict and has_failed(made))
 
 
@@ -216,16 +217,16 @@ def _draw(paper: str) -> int:
 
 def closing_summary(
     records: Sequence[Record], numbers: PaperNumbers, closeness: Closeness, run: Path | None, options: Options
-) -> str:
+) -> list[str]:
     """Return the outcome of a reproduction, and where its files are.
 
     Args:
         run: the folder of its W&B run, if there is one.
     """
     paper, predicted = numbers.paper, numbers.predicted
-    lines = [
+    return [
         "",
-        totals(records),
+        *totals(records),
         f"{paper.name}: {predicted.agree} of {predicted.judged} predicted numbers reproduced, "
         f"{predicted.deviate} deviate, {predicted.not_run} not run",
         f"  of those reproduced, {predicted.on_choice} rest on a declared choice and {predicted.certain} cannot fail; "
@@ -239,7 +240,6 @@ def closing_summary(
         *([f"  figures      paper_figs/{paper.name}/"] if options.is_here else []),
         *([f"  W&B run      {run}"] if run else []),
     ]
-    return "\n".join(lines)
 
 
 def _of_pairs(closeness: Closeness) -> Iterator[str]:

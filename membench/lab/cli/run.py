@@ -21,7 +21,7 @@ from membench.cli.callback import SweepCallback
 from membench.cli.command_line import HYDRA_ERRORS, explain, parse_changes
 from membench.cli.words import CONFIG_DIR, take_config_dir
 from membench.core.configuration import ROOT
-from membench.core.errors import MembenchError, near
+from membench.core.errors import MembenchError, unknown
 from membench.core.files import shown
 from membench.core.record import Record, configuration_hash
 from membench.core.tables import write_csv
@@ -118,7 +118,7 @@ def _word(paper: Paper, group: str, values: Sequence[str]) -> str:
     for value in values:
         name = name_of(known, value)
         if name is None and group == "strategy":
-            raise MembenchError(f"{paper.name} has no {kind} {value!r}; it has: {', '.join(known)}{near(value, known)}")
+            raise MembenchError(unknown(f"{kind} of {paper.name}", value, known))
         if name is None:
             print(f"{paper.name} has no {kind} {value!r}: no row of its tables is of that one", file=sys.stderr)
         chosen.append(value if name is None else f'"{file_of(paper, name)}"')

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from membench.cli.commands import groups_of
 from membench.cli.option_values import built, check_built
-from membench.cli.words import refuse_flags, split, take_config_dir, with_own_model
+from membench.cli.words import in_own_words, refuse_flags, split, take_config_dir
 from membench.core.configuration import ROOT, instantiate
 from membench.core.errors import MembenchError, near
 from membench.core.files import shown
@@ -37,7 +38,7 @@ def parse(words: Sequence[str]) -> Options:
     refuse_flags(words)
     papers, _ = split(words)
     if not papers:
-        training, directory = compose_training(with_own_model(words), own=own)
+        training, directory = compose_training(in_own_words(words, groups_of("train"), own), own=own)
         return Options((training,), directory)
     experiments = ROOT / "experiments"
     known = [name for name in known_papers(experiments) if (experiments / name / "trainings.yaml").exists()]

@@ -22,12 +22,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from membench.cli.operators import operator_lines
+from membench.cli.operators import operator_blocks
 from membench.cli.words import NameIn, read_options, refuse_flags
 from membench.core.checks import choice
 from membench.core.configuration import ROOT
+from membench.core.document import Block, Facts, Table
 from membench.core.errors import MembenchError
 from membench.core.files import shown
+from membench.core.terminal import show
 from membench.steps.predicted.intervals import INTERVALS
 
 if TYPE_CHECKING:
@@ -94,12 +96,12 @@ def run(options: Options) -> int:
     known = known_datasets(DATASETS)
     datasets = [load_dataset(DATASETS, name) for name in options.dataset or known]
     if options.row is not None:
-        print("\n".join(_row_lines(datasets[0], options.row)))
+        show(_of_row(datasets[0], options.row))
         return 0
     if options.leave_out:
         datasets = _leaving_out(options.leave_out, datasets)
     compared = _compared(datasets, options)
-    print("\n".join(_lines([line for data, rows in compared for line in summaries(data, rows)])))
+    show([_table([line for data, rows in compared for line in summaries(data, rows)])])
     if options.rows is not None or options.leave_out:
         return 0
     names = [data.name for data in datasets]
@@ -168,7 +170,7 @@ def _leaving_out(card: str, datasets: "Sequence[DataSet]") -> "list[DataSet]":
     ]
 
 
-def _row_lines(data: "DataSet", number: int) -> Iterator[str]:
+def _of_row(data: "DataSet", number: int) -> Iterator[Block]:
     """Yield what was published of a row, what is predicted, and the operators of its step."""
     from membench.lab.validation.errors import comparisons
     from membench.lab.validation.predicting import operators_of, predict_rows
@@ -182,13 +184,14 @@ def _row_lines(data: "DataSet", number: int) -> Iterator[str]:
         raise MembenchError(f"row {number} has no predicted time: {compared.prediction.reason or 'it does not fit'}")
     operators = operators_of(row)
     yield f"{data.name}, row {number} on {row.device}"
-    yield from (f"  {name:<20} {value}" for name, value in row.values.items() if name not in row.measured)
+    known = [(name, str(value)) for name, value in row.values.items() if name not in row.measured]
     for name, measured in row.measured.items():
         found = values.get(name)
         if found is not None:
-            yield f"  {name:<20} {measured:,.6g} measured, {found:,.6g} predicted ({found / measured - 1:+.1%})"
+            known.append((name, f"{measured:,.6g} measured, {found:,.6g} predicted ({found / measured - 1:+.1%})"))
+    yield Facts(tuple(known))
     yield ""
-    yield from operator_lines(operators, values["step_time_s"])
+    yield from operator_blocks(operators, values["step_time_s"])
 
 
 def _spread(rows: Sequence[_Row], most: int | None) -> Sequence[_Row]:
@@ -198,24 +201,14 @@ def _spread(rows: Sequence[_Row], most: int | None) -> Sequence[_Row]:
     return [rows[index * len(rows) // most] for index in range(most)]
 
 
-def _lines(found: "Sequence[Summary]") -> list[str]:
-    """Return a line for each data set and quantity, of the judged rows and of those fitted on."""
-    lines = [
-        f"{'data set':<12} {'part':<8} {'quantity':<15} {'rows':>5} {'median':>8} {'p90':>8} {'bias':>8} {'fits':>8} "
-        f"not run"
-    ]
+def _table(found: "Sequence[Summary]") -> Table:
+    """Return a row for each data set and quantity, of the judged rows and of those fitted on."""
+    rows: list[tuple[str, ...]] = [("data set", "part", "quantity", "rows", "median", "p90", "bias", "fits", "not run")]
     for line in found:
         if line.part in ("judged", "fitted", "changes"):
-            ours = (
-                [
-                    f"{line.ours.rows:>5}",
-                    *(f"{100 * value:7.1f}%" for value in (line.ours.median, line.ours.p90, line.ours.bias)),
-                ]
-                if line.ours
-                else [f"{0:>5}", *[" " * 8] * 3]
-            )
+            ours = line.ours
+            errors = [f"{100 * value:.1f}%" for value in (ours.median, ours.p90, ours.bias)] if ours else [""] * 3
             fits = "" if line.fits_right is None else f"{100 * line.fits_right:.1f}%"
-            lines.append(
-                " ".join([f"{line.dataset:<12} {line.part:<8} {line.quantity:<15}", *ours, f"{fits:>8} {line.not_run}"])
-            )
-    return lines
+            names = (line.dataset, line.part, line.quantity)
+            rows.append((*names, str(ours.rows if ours else 0), *errors, fits, str(line.not_run)))
+    return Table(tuple(rows), keys=3)

@@ -4,8 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tqdm import tqdm
-
+from membench.core.terminal import progress_bar
 from membench.core.units import format_seconds
 from membench.lab.training.recipe import Recipe
 
@@ -28,7 +27,7 @@ class Progress:
         self._done = 0
         self._start_s = 0.0
         title = f"seed {recipe.seed}"
-        self._bar = tqdm(total=self._steps, desc=title, unit="step", leave=False, disable=None)
+        self._bar = progress_bar(title, "step", self._steps)
 
     def __enter__(self) -> "Progress":
         return self
@@ -48,5 +47,5 @@ class Progress:
             expected_s = (now_s - self._start_s) / TIMED_STEPS * self._steps
             epochs = f"{self._recipe.epochs} epochs"
             text = f"  about {format_seconds(expected_s)} for {epochs}, without the tests after each"
-            tqdm.write(text, file=sys.stderr)
+            self._bar.write(text, file=sys.stderr)
         self._start_s = now_s

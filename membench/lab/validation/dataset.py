@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from membench.core.configuration import read_options
-from membench.core.errors import MembenchError, near
+from membench.core.errors import MembenchError, unknown
 from membench.lab.validation.peers import Peer
 from membench.lab.validation.rows import QUANTITIES, Row, read_rows
 
@@ -76,7 +76,7 @@ def load_dataset(folder: Path, name: str) -> DataSet:
     """
     known = known_datasets(folder)
     if name not in known:
-        raise MembenchError(f"there is no data set {name!r}; choose one of {', '.join(known)}{near(name, known)}")
+        raise MembenchError(unknown("data set", name, known))
     path = folder / f"{name}.yaml"
     options = read_options(path)
     try:

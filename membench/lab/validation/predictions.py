@@ -16,12 +16,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.files import write_whole
 from membench.core.libraries.messages import silence_libraries
+from membench.core.terminal import progress_bar
 from membench.lab.validation.rows import Row
 from membench.sweep.results.sources import sources_hash
 
@@ -89,7 +88,7 @@ class Predictions:
         # spawned: a fork of a process that has used torch can hang
         with (
             ProcessPoolExecutor(workers, get_context("spawn"), _use_one_thread) as pool,
-            tqdm(total=sum(map(len, groups)), desc="rows", unit="row", dynamic_ncols=True) as bar,
+            progress_bar("rows", "row", sum(map(len, groups))) as bar,
         ):
             running = {pool.submit(self._predict, list(group.values())): group for group in groups}
             try:

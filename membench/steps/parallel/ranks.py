@@ -19,6 +19,7 @@ from membench.core.step.sharding import REPLICATED, SHARDED, Sharding
 from membench.core.step.stored import stored_weights
 from membench.planning.parallel.replication import replicate
 from membench.planning.parallel.sharding import shard
+from membench.steps.kinds import as_names
 from membench.steps.parallel.blocks import groups_of, kept_dtypes, modules_of, pipeline_of, repeated_classes
 from membench.steps.parallel.context_parallel import AXIS as CONTEXT
 from membench.steps.parallel.division import Division
@@ -140,7 +141,7 @@ def ranks_of(
     *,
     parallel: Mapping[str, int] | None = None,
     accumulate: int = 1,
-    wrapped: Sequence[str] | None = None,
+    wrapped: str | Sequence[str] | None = None,
     reshard_after_forward: bool | None = None,
     reduce_dtype: torch.dtype | str | None = None,
     pipeline: str | None = None,
@@ -185,7 +186,7 @@ def ranks_of(
     stage_ranks = mesh.sizes.get(PIPELINED, 1)
     shard_axes = [axis for axis in mesh.sizes if axis in SHARDING]
     _check_held(mesh, shard_axes, reshards=bool(reshard_after_forward), partitions=partition_optimizer)
-    classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
+    classes = repeated_classes(module) if wrapped is None else frozenset(as_names(wrapped))
     cut, sharding, experts = None, None, None
     if stage_ranks > 1:
         order = pipeline or PipelineSchedule.ONE_FORWARD_ONE_BACKWARD

@@ -1,7 +1,7 @@
 """A step's prediction: its memory from the planned schedules, its time from the simulated ones."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import mean
 
@@ -9,8 +9,9 @@ from membench.core.graph.schedule import RepeatedSchedule
 from membench.core.graph.task_graph import Kind, Mode, Phase, TaskGraph
 from membench.core.hardware.allocator import DEFAULT, AllocatorSettings
 from membench.core.hardware.device import DeviceProfile
+from membench.core.result import Result
 from membench.core.step.torch_settings import unpredicted
-from membench.core.units import format_seconds, per_second
+from membench.core.units import per_second
 from membench.cost.kernels import priced_by_bytes
 from membench.planning.memory.device_memory import device_memory
 from membench.planning.memory.holders import held_at_peak_bytes, returned_in_objects_bytes
@@ -19,16 +20,14 @@ from membench.steps.measurement import collectives_of
 from membench.steps.predicted.intervals import MEMORY, TIME, Interval, StepKind, has_published_times, ratios_of
 from membench.steps.simulated_step import SimulatedStep
 
-LEAST_HOST_WAITS = 0.05
-"""Fraction of a step from which on it is worth a line that the device waits for the host."""
-
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Result, text="membench.steps.predicted.text", picture="membench.pictures.prediction"):
     """Predicted memory and time of a step on a device. All of it is simulated.
 
     Attributes:
         device: name of the device.
+        model, precision, optimizer: their names, as far as they are known.
         batch_size: samples of the step.
         allocated_bytes: peak of the tensors and workspaces that the step holds.
         reserved_bytes: peak of what PyTorch's caching allocator holds for them on the device, fragmentation included;
@@ -80,6 +79,9 @@ class Prediction:
     host_waits_s: float = 0.0
     utilization: float = 0.0
     stages: tuple["Prediction", ...] = ()
+    model: str = field(default="", compare=False)
+    precision: str | None = field(default=None, compare=False)
+    optimizer: str | None = field(default=None, compare=False)
 
     @property
     def samples_per_s(self) -> float:
@@ -111,17 +113,6 @@ class Prediction:
             return None
         shown_bytes = min(self.shown_bytes, self.capacity_bytes) if self.fits else self.shown_bytes
         return ratios_of(MEMORY, self.kind).probability_within(self.capacity_bytes / max(shown_bytes, 1))
-
-
-def host_waits_in_words(prediction: Prediction) -> str:
-    """Return for how long the device waits for the host, as text; empty where that hardly matters."""
-    share = prediction.host_waits_s / (prediction.step_time_s or inf)
-    if share < LEAST_HOST_WAITS:
-        return ""
-    return (
-        f"{format_seconds(prediction.host_waits_s)} of it ({share:.0%}) for the host to issue kernels: larger batches, "
-        "compiled kernels or a CUDA graph take less"
-    )
 
 
 def unpredicted_settings(graph: TaskGraph, allocator: AllocatorSettings) -> tuple[str, ...]:

@@ -5,13 +5,12 @@ import os
 from membench.backends.real import products_in, real_device
 from membench.capture.capture import Captures
 from membench.core.errors import UnsupportedStrategy
-from membench.core.graph.schedule import RepeatedSchedule
-from membench.core.graph.timeline import Timeline
 from membench.core.record import Configuration
-from membench.pictures.observed_step import ObservedStep, RepeatedRun
+from membench.pictures.observed_step import ObservedStep, timeline
 from membench.planning.rewrites.update import updated_workload
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
+from membench.steps.measurement import StepMeasurement
 from membench.steps.simulated_step import cluster_step
 from membench.sweep.cells.cell import Cell
 from membench.sweep.cells.graphs import Graphs
@@ -38,8 +37,8 @@ def observe(configuration: Configuration) -> ObservedStep:
         )
     if cell.is_simulated:
         played = cluster_step(planned_step(cell, Graphs()), cell.cost, cell.cluster, cell.exchange)
-        capacity_bytes = cell.simulated_device.memory_bytes
-        return _run(configuration, played.plan, played.timelines, capacity_bytes=capacity_bytes)
+        measurement, capacity_bytes = played.measure(), cell.simulated_device.memory_bytes
+        return timeline(measurement, _title(configuration, measurement), capacity_bytes=capacity_bytes)
     with products_in(cell.precision):
         workload, device = cell.workload(cell.batch_size), real_device(cell.backend)
         step = build_step(
@@ -49,20 +48,12 @@ def observe(configuration: Configuration) -> ObservedStep:
         )
         measurement = step.measure()
         step.close()
-    return _run(configuration, step.plan, measurement.timelines, measured_peak_bytes=measurement.peak_bytes)
+    return timeline(measurement, _title(configuration, measurement))
 
 
-def _run(
-    configuration: Configuration,
-    plan: tuple[RepeatedSchedule, ...],
-    timelines: tuple[Timeline, ...],
-    **known_bytes: int,
-) -> ObservedStep:
-    pairs = zip(plan, timelines, strict=True)
-    runs = tuple(RepeatedRun(each.schedule, timeline, each.count) for each, timeline in pairs)
-    sizes = [each.schedule.graph.batch_size for each in plan for _ in range(each.count)]
-    named = title(configuration)
-    if len(sizes) > 1:
-        last = f", the last of {sizes[-1]}" if sizes[-1] != sizes[0] else ""
-        named = f"{named}, in {len(sizes)} micro-batches of {sizes[0]}{last}"
-    return ObservedStep(named, runs, **known_bytes)
+def _title(configuration: Configuration, measurement: StepMeasurement) -> str:
+    sizes = [run.schedule.graph.batch_size for run in measurement.plan for _ in range(run.count)]
+    if len(sizes) == 1:
+        return title(configuration)
+    last = f", the last of {sizes[-1]}" if sizes[-1] != sizes[0] else ""
+    return f"{title(configuration)}, in {len(sizes)} micro-batches of {sizes[0]}{last}"

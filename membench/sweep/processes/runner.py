@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from tqdm import tqdm
-
 from membench.core.record import LARGEST, Configuration, Record, configuration_hash
+from membench.core.terminal import progress_bar
 
 PROBES_PER_SEARCH = 12
 """Approximate number of cells in a search for the largest batch; only orders the jobs."""
@@ -39,10 +38,7 @@ def run_all(
     """
     unique = {configuration_hash(configuration): configuration for configuration in configurations}
     records: dict[str, Record] = {}
-    with (
-        ThreadPoolExecutor(workers) as pool,
-        tqdm(total=len(unique), desc="cells", unit="cell", dynamic_ncols=True) as bar,
-    ):
+    with ThreadPoolExecutor(workers) as pool, progress_bar("cells", "cell", len(unique)) as bar:
 
         def run_job(job: Job) -> None:
             for configuration in job:

@@ -1,22 +1,26 @@
 """Table of the measurements on one device: a row per (item, model, batch size, system, metric)."""
 
 from collections.abc import Iterable, Iterator, Sequence
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from membench.core.record import Record
 from membench.core.tables import format_number
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UNITS = {"_per_s": "1/s", "_bytes": "bytes", "_s": "s", "_j_per_image": "J"}
 RATIOS_TO = ("eager", "pytorch")
 """Baselines: each system's images per second are divided by theirs of the same model and batch size."""
 
 
-def device_table(item: str, records: Sequence[tuple[str, Record]]) -> pd.DataFrame:
+def device_table(item: str, records: Sequence[tuple[str, Record]]) -> "pd.DataFrame":
     """Return the table of records by system; every cell is text.
 
     A failed run, and a metric that the driver does not report, has a row with the reason and without a value.
     """
+    import pandas as pd
+
     return pd.DataFrame(
         [
             {

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from membench.core.configuration import method_of
+from membench.core.document import Block, Table
 from membench.core.record import Configuration, Outcome, Record, framework_name, limits_of
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.results.records import Records
@@ -94,7 +95,7 @@ def announced(run: Callable[[Configuration], Record]) -> Callable[[Configuration
     return run_and_print
 
 
-def totals(records: Sequence[Record | None]) -> str:
+def totals(records: Sequence[Record | None]) -> list[str]:
     """Return the number of cells by outcome, and a line for each that failed.
 
     Args:
@@ -105,13 +106,13 @@ def totals(records: Sequence[Record | None]) -> str:
     counts = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in order if outcome in outcomes)
     failures = [f"  {result(record)}" for record in records if record and record.outcome.is_failure]
     again = ["rerun=failed runs the failed ones again"] if failures else []
-    return "\n".join([f"{_cells(len(records))}: {counts}", *failures, *again])
+    return [f"{_cells(len(records))}: {counts}", *failures, *again]
 
 
 RANKING = ("peak", "step time", "samples/s", "copied", "exposed", "gap")
 
 
-def ranking(records: Sequence[Record]) -> str:
+def ranking(records: Sequence[Record]) -> list[Block]:
     """Return cells as a table: for each model, batch and device those that fit, fastest first, then others."""
     options = differences([record.configuration for record in records])
     named = list(dict.fromkeys(name for each in options for name in each))
@@ -128,7 +129,7 @@ def ranking(records: Sequence[Record]) -> str:
         own = [given.get(name, method_of(record.configuration) if name == "strategy" else "") for name in names]
         outcome = "" if record.outcome is Outcome.OK else record.outcome.words
         rows.append([*own, *(_numbers(record) if not outcome else [""] * len(RANKING)), outcome])
-    return "\n".join([", ".join(filter(None, _shared(records))), *table(rows)])
+    return [", ".join(filter(None, _shared(records))), Table(tuple(map(tuple, rows)), keys=len(names))]
 
 
 def _shared(records: Sequence[Record]) -> Iterator[str]:
@@ -154,27 +155,12 @@ def _numbers(record: Record) -> list[str]:
     ]
 
 
-def with_values(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Return rows, the first with the columns' names, without the columns that have no value."""
-    return list(zip(*(column for column in zip(*rows, strict=True) if any(column[1:])), strict=True))
-
-
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows, the first with the columns' names, in aligned columns; columns without a value are left out."""
-    columns = list(zip(*with_values(rows), strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    is_number = [not any(cell[:1].isalpha() for cell in column[1:]) for column in columns]
-    for row in zip(*columns, strict=True):
-        cells = zip(row, widths, is_number, strict=True)
-        yield ("  " + "  ".join(f"{cell:{'>' if right else '<'}{width}}" for cell, width, right in cells).rstrip())
-
-
 def has_failed(records: Sequence[Record | None]) -> bool:
     """Return whether a cell failed, ran out of time or was not reached."""
     return any(record is None or record.outcome.is_failure for record in records)
 
 
-def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> str:
+def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> list[str]:
     """Return the cells that would run, each in a line with the options in which they differ, and their expected time.
 
     Args:
@@ -197,7 +183,7 @@ def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known = f", about {format_seconds(expected_s)} one after another" if unknown < due else ""
     unknown_too = f", {unknown} of unknown time" if unknown else ""
-    return "\n".join([*lines, f"{_cells(len(lines))}: {counts}; {due} to run{known}{unknown_too}"])
+    return [*lines, f"{_cells(len(lines))}: {counts}; {due} to run{known}{unknown_too}"]
 
 
 def _columns(cells: Sequence[Configuration]) -> list[str]:

@@ -3,18 +3,21 @@
 from collections.abc import Iterator, Mapping
 
 from membench.core.configuration import method_of
+from membench.core.document import Block, Facts
 from membench.core.record import AT_PEAK, Configuration, Outcome, Record, framework_name, is_simulated, limits_of
 from membench.core.units import format_bytes, format_seconds, parse_bytes
 
 
-def summary(record: Record) -> str:
-    """Return a cell's configuration and result in a few aligned lines."""
-    lines = [title(record.configuration), *(f"  {name:<20} {value}" for name, value in _values(record))]
+def summary(record: Record, *more: tuple[str, str]) -> list[Block]:
+    """Return a cell's configuration and result as they are printed.
+
+    Args:
+        more: further names and values.
+    """
+    notes = [f"  {record.note}"] if record.note else []
     if record.outcome is not Outcome.OK:
-        lines.insert(1, f"  {record.outcome.words}: {record.reason}")
-    if record.note:
-        lines.insert(1, f"  {record.note}")
-    return "\n".join(lines)
+        notes.append(f"  {record.outcome.words}: {record.reason}")
+    return [title(record.configuration), *notes, Facts((*_values(record), *more))]
 
 
 def title(configuration: Configuration) -> str:

@@ -64,12 +64,13 @@ def cell_rows(cells: Iterable[tuple[Configuration, Record]]) -> list[dict[str, A
         if cell["batch_size"] == LARGEST and record.outcome is Outcome.OK
     }
     return [
-        _row(record) | {AXES[-1]: largest.get(configuration_hash({**cell, "batch_size": None}))}
+        record_row(record) | {AXES[-1]: largest.get(configuration_hash({**cell, "batch_size": None}))}
         for cell, record in cells
     ]
 
 
-def _row(record: Record) -> dict[str, Any]:
+def record_row(record: Record) -> dict[str, Any]:
+    """Return a record as a row: its configuration's names, its outcome, and its numbers."""
     configuration = record.configuration
     return {
         "model": configuration["model"]["name"],

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import membench
-from membench.advice.device.page import draw, page
+from membench.advice.device.page import page, pictures
 from membench.core.units import MIB
 
 pytestmark = pytest.mark.usefixtures("kept_planners")
@@ -45,7 +45,7 @@ def text(kept_planners: None) -> str:
         methods=["pytorch", "eager", "vdnn_all", "layrub_hybrid"], largest="none", processes=1,
     )  # fmt: skip
     assert not advice.fits and advice.shown is not None
-    return page(advice, draw(advice, advice.shown, advice.shown.compile("simulated", device="rtx3090")))
+    return page(advice, pictures(advice, advice.shown, advice.shown.compile("simulated", device="rtx3090")))
 
 
 @pytest.mark.slow

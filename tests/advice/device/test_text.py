@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from membench.advice.device.advice import Advice, AdvisedPlan, Lever, Refusal
-from membench.advice.device.text import code, further_lines, lines, values
+from membench.advice.device.text import code, further_blocks, values
+from membench.core.document import as_text
 from membench.core.errors import MembenchError
 from membench.core.units import GIB
 from membench.steps.predicted.intervals import StepKind
@@ -60,12 +61,12 @@ COMPILED = Lever(("torch.compile",), ("kernels=inductor",), ("fused",), False, T
 )
 def test_methods_whose_memory_is_in_pieces_are_told_apart(allocator: str, end: str) -> None:
     refused = {"eager": Refusal("", 20 * GIB), "dtr": Refusal("", 17 * GIB, is_fragmented=True)}
-    text = list(lines(replace(ADVICE, refused=refused, allocator=allocator)))
+    text = str(replace(ADVICE, refused=refused, allocator=allocator)).splitlines()
     assert f"  room for what it holds, not for what the allocator reserves: dtr{end}" in text
 
 
 def test_the_best_is_the_fastest_with_plain_pytorchs_results() -> None:
-    text = "\n".join(lines(ADVICE))
+    text = str(ADVICE)
     assert "plain PyTorch  does not fit in 16.0 GB" in text
     assert "need more: dtr 17.0 GB, eager 20.0 GB (largest batch 1,024)" in text and "gist: no ReLU" in text
     assert "not for what the allocator reserves" not in text
@@ -80,9 +81,9 @@ def test_the_best_is_the_fastest_with_plain_pytorchs_results() -> None:
 
 def test_an_order_that_intervals_leave_open_is_named() -> None:
     far = replace(PLAN, name="ratel", step_time_s=40.0)
-    text = list(lines(replace(ADVICE, plans=(*ADVICE.plans, far))))
+    text = str(replace(ADVICE, plans=(*ADVICE.plans, far))).splitlines()
     assert "  90% intervals of neighbours' times overlap, so their order may be another: modnn to joint" in text
-    assert not any("overlap" in line for line in lines(replace(ADVICE, plans=(PLAN, far))))
+    assert not any("overlap" in line for line in str(replace(ADVICE, plans=(PLAN, far))).splitlines())
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_an_order_that_intervals_leave_open_is_named() -> None:
 )
 def test_what_fits_needs_no_change(levers: tuple[Lever, ...], first: str, second: str) -> None:
     plan = replace(PLAN, name="pytorch", is_idle=True)
-    text = list(further_lines(replace(ADVICE, fits=True, plans=(plan,), refused={}, levers=levers)))
+    text = as_text(further_blocks(replace(ADVICE, fits=True, plans=(plan,), refused={}, levers=levers))).splitlines()
     found = text.index(first)
     assert text[found + 1] == f"{second}: plain PyTorch fits, and methods that save memory seldom save time."
     assert not any("Methods that fit" in line or "import torch" in line for line in text)
@@ -109,14 +110,14 @@ def test_changes_of_results_are_not_the_fastest_way() -> None:
 
 def test_methods_that_change_nothing_share_a_line() -> None:
     idle = [replace(PLAN, name=name, step_time_s=0.3, is_idle=True) for name in ("eager", "dtr", "rotor")]
-    text = list(lines(replace(ADVICE, plans=(*idle, PLAN))))
+    text = str(replace(ADVICE, plans=(*idle, PLAN))).splitlines()
     assert "  with nothing to offload, recompute or encode, the same: dtr, rotor" in text
     assert [line.split()[0] for line in text if "12.0 GB" not in line and " ms" in line][2:] == ["eager", "joint"]
 
 
 def test_parts_of_one_size_are_counted_together() -> None:
     parts = replace(PLAN, micro_batches=((2, 3), (2, 1)), micro_batch=2)
-    assert "4 x 2" in "\n".join(lines(replace(ADVICE, plans=(parts,))))
+    assert "4 x 2" in str(replace(ADVICE, plans=(parts,)))
     assert "micro_batch=2" in code(ADVICE, parts)[1]
 
 
@@ -128,7 +129,7 @@ def test_the_largest_batch_is_in_the_table_or_any() -> None:
     )
     joint, memonger, modnn = (
         line
-        for line in lines(replace(ADVICE, plans=plans))
+        for line in str(replace(ADVICE, plans=plans)).splitlines()
         if line.startswith("  ") and "12.0" not in line and "400 ms" in line
     )
     assert joint.endswith("2,048 or more") and memonger.endswith(" 2,048") and modnn.endswith("any")
@@ -137,7 +138,9 @@ def test_the_largest_batch_is_in_the_table_or_any() -> None:
 def test_where_nothing_fits_there_is_nothing_to_paste() -> None:
     nothing = replace(ADVICE, plans=())
     assert nothing.best is None
-    assert "No method fits." in list(lines(nothing)) and not any("compile" in line for line in lines(nothing))
+    assert "No method fits." in str(nothing).splitlines() and not any(
+        "compile" in line for line in str(nothing).splitlines()
+    )
     assert values(nothing)["code"] == []
 
 
@@ -158,7 +161,7 @@ def test_levers_have_their_numbers_their_options_and_what_they_change() -> None:
         refused={"eager": Refusal("", 20 * GIB, is_planned=False), "dtr": Refusal("late", None, is_planned=False)},
         plans=(replace(PLAN, moves_weights=True),),
     )  # fmt: skip
-    text = "\n".join(lines(given))
+    text = str(given)
     assert "fused update + LoRA *" in text and "one two" in text
     rows = [line.split() for line in text.splitlines() if "GB" in line and ("fused" in line or "LoRA" in line)]
     assert [("yes" in row, "no" in row) for row in rows] == [(True, False), (False, True), (False, True)]
@@ -166,5 +169,5 @@ def test_levers_have_their_numbers_their_options_and_what_they_change() -> None:
     assert "  need at least 20.0 GB: eager" in text and "  late: dtr" in text
     assert "2: 1.0 GB" in text and "not tried: QLoRA: no" in text
     assert "without a change to the program: joint, with 1.0 GB in host memory" in text
-    assert "What would" not in "\n".join(lines(replace(given, fits=True)))
+    assert "What would" not in str(replace(given, fits=True))
     assert values(given)["levers"][2]["step_time_s"] is None

@@ -47,7 +47,7 @@ def test_options_of_a_file_are_those_of_the_class() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"gradients": "gone"}, "gradients is one of freed, freed_late, kept"),
+        ({"gradients": "gone"}, "gradients 'gone' is not known; there are: freed, freed_late, kept"),
         ({"in_backward": 1}, "in_backward is true or false"),
         ({"ema": "yes"}, "ema is true or false"),
         ({"fused": "maybe"}, "fused is true or false"),

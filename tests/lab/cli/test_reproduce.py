@@ -85,7 +85,7 @@ def test_each_experiment_has_a_table_and_the_page_links_to_the_rows(results: Pat
 def test_closing_summary_names_failures(tmp_path: Path) -> None:
     records, numbers = _reproduce(tmp_path, jobs.fail)
     assert {record.outcome for record in records} == {Outcome.FAILED}
-    text = closing_summary(records, numbers, Closeness.of(numbers), None, parse(["layrub"]))
+    text = "\n".join(closing_summary(records, numbers, Closeness.of(numbers), None, parse(["layrub"])))
     assert str(Path("results", "SCOREBOARD.md")) in text
     assert "0 of 0 predicted numbers reproduced" in text
     assert f"{len(records)} cells: {len(records)} failed\n" in text
@@ -96,18 +96,18 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
     ("arguments", "expected"),
     [
         ([], f"name a paper; there are: {PAPERS}"),
-        (["nobody"], f"there is no paper 'nobody', nor a folder with paper.yaml; there are: {PAPERS}"),
+        (["nobody"], f"paper 'nobody' is not known; there are: {PAPERS}; or name a folder with paper.yaml"),
         (["layrub", "tracking=paper"], f"tracking 'paper' is not known; there are: {TRACKING}"),
         (["layrub", "tracking=3"], f"tracking 3 is not known; there are: {TRACKING}"),
         (["layrub", "vdnn"], "name one paper, not 2: layrub, vdnn"),
         (["layrub", "workers=0"], "workers is a positive whole number, not 0"),
-        (["layrub", "tracking.mode=loud"], f"tracking.mode is one of {TRACKING}, not 'loud'"),
+        (["layrub", "tracking.mode=loud"], f"tracking.mode 'loud' is not known; there are: {TRACKING}"),
         (["layrub", "+speed=3"], "'+speed=3' is not a choice; write option=value"),
-        (["layrub", "rerun=some"], "rerun is one of missing, failed, all, not 'some'"),
+        (["layrub", "rerun=some"], "rerun 'some' is not known; there are: missing, failed, all"),
         (["layrub", "time_limit_s=0"], "time_limit_s is a positive number, not 0"),
         (
             ["layrub", "speed=3"],
-            "'speed' is not an option; there are: tracking, time_limit_s, rerun, dry_run, strict, paper, workers, "
+            "option 'speed' is not known; there are: tracking, time_limit_s, rerun, dry_run, strict, paper, workers, "
             "sensitivity",
         ),
     ],

@@ -33,14 +33,14 @@ def _rows(folder: Path, *words: str) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["paper=nobody"], f"there is no paper 'nobody', nor a folder with paper.yaml; there are: {PAPERS}"),
+        (["paper=nobody"], f"paper 'nobody' is not known; there are: {PAPERS}; or name a folder with paper.yaml"),
         (["-m", "paper=layrub,vdnn"], "name one paper, not layrub,vdnn"),
         (["paper=layrub", "paper=vdnn"], "name one paper, not layrub, vdnn"),
         (["paper=layrub", "model=lenet"], "name a method of layrub: strategy=Caffe, or any of: "),
         (["paper=layrub", "strategy=Caffe"], "name a network of layrub: model=LeNet, or any of: "),
-        (["paper=layrub", "model=lenet", "strategy=rotor"], "layrub has no method 'rotor'; it has: "),
-        (["paper=epmc", "model=alexnet", "strategy=COO"], "epmc has no method 'COO'; it has: "),
-        (["paper=layrub", "model=resnet51", "strategy=Caffe"], "model 'resnet51' is not known; there are: "),
+        (["paper=layrub", "model=lenet", "strategy=rotor"], "method of layrub 'rotor' is not known; there are: "),
+        (["paper=epmc", "model=alexnet", "strategy=COO"], "method of epmc 'COO' is not known"),
+        (["paper=layrub", "model=resnet51", "strategy=Caffe"], "model 'resnet51' is not known"),
         (["paper=layrub", "model=lenet", "strategy=Caffe", "batch_size=huge"], "batch_size is a positive whole number"),
         (["paper=layrub", "--config-dir", ".", "model=lenet"], "--config-dir and paper= do not go together; "),
     ],

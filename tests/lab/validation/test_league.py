@@ -69,5 +69,5 @@ def test_the_committed_league_has_each_peer_of_the_data_sets() -> None:
 
 @pytest.mark.parametrize("wrong", [{"quantity": "seconds"}, {"statistic": "mode"}])
 def test_a_wrong_word_is_refused(wrong: dict[str, str]) -> None:
-    with pytest.raises(MembenchError, match="is one of"):
+    with pytest.raises(MembenchError, match="is not known"):
         replace(BY_ROW, **wrong)

@@ -42,7 +42,7 @@ def test_a_row_is_predicted_under_its_strategy() -> None:
         for strategy in ("pytorch", {"name": "network_wide", "rounds_allocations": True})
     )
     assert eager > plain
-    assert "no strategy 'nothing'" in predict_rows([row(step=step(strategy="nothing"))])[0].reason
+    assert "strategy 'nothing' is not known" in predict_rows([row(step=step(strategy="nothing"))])[0].reason
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_a_long_step_follows_from_two_short_ones(schedule: PipelineSchedule) -> 
             {"reshard_after_forward": True, "parallel": {"pp": 2, "fsdp": 4}},
             "keep gathered weights for all micro-batches; leave reshard_after_forward out",
         ),
-        ({"pipeline": "1f1b"}, "pipeline is one of GPipe, 1F1B.*did you mean '1F1B'"),
+        ({"pipeline": "1f1"}, "pipeline '1f1' is not known; did you mean '1F1B'"),
         ({"stages": 3, "pipeline": "Interleaved1F1B"}, "3 stages cannot be divided equally over 2 ranks"),
         ({"parallel": {"xp": 8}}, "no axis xp of parallel.*pp"),
     ],

@@ -161,7 +161,7 @@ def test_other_tensors_and_other_places_are_refused() -> None:
         membench.compile(*arguments, optimizer=partial(torch.optim.SGD, lr=-1))
     with pytest.raises(MembenchError, match="an optimizer is a name, a class of torch.optim, .* not 3"):
         membench.compile(*arguments, optimizer=3)
-    with pytest.raises(MembenchError, match="there is no optimizer 'adamz'.*did you mean 'adam"):
+    with pytest.raises(MembenchError, match="optimizer 'adamz' is not known; did you mean 'adam"):
         membench.compile(*arguments, optimizer="adamz")
     with pytest.raises(UnsupportedStrategy, match="keeps '[04].weight' in host memory"):
         membench.compile(*arguments, strategy=Modnn(offload_weights=True), optimizer="sgd")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from membench.core import configuration
+from membench.core.document import as_text
 from membench.core.graph.schedule import RepeatedSchedule
 from membench.core.graph.task_graph import Kind
 from membench.core.record import Outcome, Record
@@ -142,7 +143,7 @@ def test_a_method_that_finds_nothing_to_do_has_a_note(strategy: Strategy) -> Non
 def test_the_note_is_in_the_record_and_its_summary() -> None:
     record = _record("vdnn_dyn", framework="pytorch")  # without a budget, it takes the fastest policy: none
     assert record.note.startswith("vdnn_dyn found nothing to do: ")
-    assert record.note in summary(record).splitlines()[1]
+    assert record.note in as_text(summary(record)).splitlines()[1]
     assert Record.from_json(record.to_json()) == record
 
 
@@ -169,7 +170,7 @@ def test_a_card_s_record_has_three_columns_of_memory() -> None:
     assert metrics["allocated_bytes"] == metrics["required_memory_bytes"] == metrics["peak_memory_bytes"]
     assert metrics["allocated_bytes"] <= metrics["reserved_bytes"]
     assert metrics["used_bytes"] == metrics["reserved_bytes"] + context_bytes
-    assert f"{metrics['used_bytes']:,.0f} bytes" in summary(_card_record())
+    assert f"{metrics['used_bytes']:,.0f} bytes" in as_text(summary(_card_record()))
 
 
 def test_settings_of_the_allocator_change_what_is_reserved_alone() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from membench.core.configuration import read
+from membench.core.document import as_text
 from membench.core.record import Outcome, Record
 from membench.sweep.results.listing import differences, plan, ranking
 from membench.sweep.results.records import Records
@@ -54,7 +55,7 @@ def test_cells_that_differ_are_listed_differently(tmp_path: Any) -> None:
         small_cell(device=read("device", "k40c")),
         small_cell(metrics="experiments.vdnn.metrics.step_metrics"),
     ]
-    *lines, total = plan([(Records(tmp_path, answer), cells)]).splitlines()
+    *lines, total = plan([(Records(tmp_path, answer), cells)])
     assert len(set(lines)) == len(lines) == len(cells)
     assert len({len(line) for line in lines}) == 1  # aligned
     assert not any("model=" in line or "backend" in line for line in lines)
@@ -80,7 +81,7 @@ def test_a_sweep_ends_with_those_that_fit_the_fastest_first() -> None:
         _of("vdnn_all", Outcome.OK, 2.0),
         _of("joint", Outcome.OK, 1.0),
     ]
-    title, header, *rows = ranking(records).splitlines()
+    title, header, *rows = as_text(ranking(records)).splitlines()
     assert "simulated on" in title
     assert header.split()[0] == "strategy"
     assert [row.split()[0] for row in rows] == ["joint", "vdnn_all", "eager"]

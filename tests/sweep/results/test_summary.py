@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from membench.core.configuration import read
+from membench.core.document import as_text
 from membench.core.record import AT_PEAK, Outcome, Record, Source
 from membench.core.units import GIB, MIB, parse_bytes
 from membench.sweep.cells.run import run_cell
@@ -35,15 +36,19 @@ METRICS = {
 }
 
 
+def text_of(record: Record) -> str:
+    return as_text(summary(record))
+
+
 def test_a_lower_bound_is_printed_next_to_the_step_time() -> None:
     bound = {"lower_bound_s": 0.4, "gap": 0.25}
-    text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS, layer_metrics=bound))
+    text = text_of(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS, layer_metrics=bound))
     assert re.search(r"lower bound +400 ms; the step takes 25.0% more", text)
 
 
 def test_a_method_that_rounds_says_so() -> None:
     exact, rounded = (
-        summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", {**METRICS, "rounding": rounding}))
+        text_of(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", {**METRICS, "rounding": rounding}))
         for rounding in (0.0, 2**-8)
     )
     assert "rounding" not in exact
@@ -51,7 +56,7 @@ def test_a_method_that_rounds_says_so() -> None:
 
 
 def test_the_summary_of_a_run_has_memory_time_and_transfers() -> None:
-    text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
+    text = text_of(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
     assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on k40m under Caffe"
     for expected in (
         "3.0 GB (3,221,225,472 bytes) of 11.0 GB",
@@ -65,11 +70,11 @@ def test_the_summary_of_a_run_has_memory_time_and_transfers() -> None:
 
 def test_devices_of_a_cluster_and_processes_are_counted() -> None:
     cluster = CONFIGURATION | {"cluster": {"hosts": 2, "devices_per_host": 4}}
-    text = summary(Record(cluster, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
+    text = text_of(Record(cluster, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
     assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on 8 x k40m under Caffe"
     measured = METRICS | {"processes": 2, "exchange_time_s": 0.25}
     record = Record(CONFIGURATION | {"backend": {"name": "cpu"}}, "hash", Source.MEASURED, Outcome.OK, "", measured)
-    assert "2; gradients exchanged in 250 ms" in summary(record)
+    assert "2; gradients exchanged in 250 ms" in text_of(record)
 
 
 def test_a_machine_that_was_chosen_is_named() -> None:
@@ -85,7 +90,7 @@ def test_cells_of_a_sweep_over_limits_have_distinct_titles() -> None:
 
 def test_the_summary_of_a_run_that_does_not_fit_names_the_needed_memory() -> None:
     metrics = {"required_memory_bytes": 30 * GIB, "capacity_bytes": 11 * GIB, "external_bytes": 1, "overhead_bytes": 1}
-    text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OUT_OF_MEMORY, "needs more", metrics))
+    text = text_of(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OUT_OF_MEMORY, "needs more", metrics))
     assert "out of memory: needs more" in text
     assert "30.0 GB (32,212,254,720 bytes) of 11.0 GB" in text
     assert "step time" not in text
@@ -102,7 +107,7 @@ def test_the_summary_of_a_run_that_does_not_fit_names_the_needed_memory() -> Non
 )
 def test_the_parts_of_a_peak_add_up_to_it(changes: dict[str, Any]) -> None:
     record = run_cell(small_cell(**changes))
-    [line] = [line for line in summary(record).splitlines() if "made up of" in line]
+    [line] = [line for line in text_of(record).splitlines() if "made up of" in line]
     parts = re.findall(r"([\d.]+ [KMG]?B) of", line)
     assert len(parts) > 3
     rounding_bytes = len(parts) * 0.05 * MIB
@@ -113,4 +118,4 @@ def test_the_parts_of_a_peak_add_up_to_it(changes: dict[str, Any]) -> None:
 
 def test_a_budget_is_printed_in_bytes_too() -> None:
     limited = record_of(small_cell(budget="200 MB"))
-    assert "budget               200.0 MB (209,715,200 bytes)" in summary(limited)
+    assert "budget               200.0 MB (209,715,200 bytes)" in text_of(limited)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from membench.core.configuration import read_options
-from membench.core.errors import MembenchError, near
+from membench.core.errors import MembenchError, unknown
 from membench.core.record import LARGEST
 from membench.core.units import PRINTED_UNITS
 from membench.lab.papers.reading.experiment import (
@@ -90,9 +90,7 @@ def folder_of(word: str, experiments: Path) -> Path:
         return experiments / word
     folder = Path(word).resolve()
     if not (folder / _PAPER).is_file():
-        raise MembenchError(
-            f"there is no paper {word!r}, nor a folder with {_PAPER}; there are: {', '.join(known)}{near(word, known)}"
-        )
+        raise MembenchError(f"{unknown('paper', word, known)}; or name a folder with {_PAPER}")
     if str(folder.parent) not in sys.path:
         sys.path.append(str(folder.parent))
     return folder

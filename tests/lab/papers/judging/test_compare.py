@@ -97,7 +97,7 @@ def test_tolerance_is_a_fraction_of_the_value_before(write: Write) -> None:
         (["compare", "results", "results", "tolerance=nan"], "tolerance is a number and not negative, not 'nan'"),
         (["compare", "results", "results", "tolerance=-1"], "tolerance is a number and not negative, not '-1'"),
         (["vdnn", "to=README.md"], "README.md: File exists; name a place that can be read and written"),
-        (["compare", "results", "results", "colour=red"], "'colour' is not an option; there are: tolerance"),
+        (["compare", "results", "results", "colour=red"], "option 'colour' is not known"),
         (["nobody"], "there is no paper 'nobody'; there are: epmc, layrub, mmcnn, modnn, vdnn"),
     ],
 )
