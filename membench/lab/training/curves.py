@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations
 from math import inf, sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from scipy.special import stdtrit
 
 from membench.core.configuration import method_of
 from membench.core.record import Outcome, Record, configuration_hash
 from membench.core.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Curves = npt.NDArray[np.float64]
 
@@ -58,6 +60,8 @@ class Interval:
         mean, count = statistics.fmean(values), len(values)
         if count == 1:
             return cls(mean, -inf, inf)
+        from scipy.special import stdtrit  # takes as long as pandas
+
         half = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) * statistics.stdev(values) / sqrt(count)
         return cls(mean, mean - half, mean + half)
 
@@ -90,12 +94,14 @@ def _gap(runs: Curves, chosen: list[int]) -> float:
     return float(np.abs(runs[chosen].mean(axis=0) - others.mean(axis=0)).mean())
 
 
-def comparison_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.DataFrame:
+def comparison_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> "pd.DataFrame":
     """Test each strategy's curves against eager's of the same network, data, recipe and seeds.
 
     Args:
         trainings: by name; those with a failed run or without such a counterpart are left out.
     """
+    import pandas as pd  # takes half a second, which parsing need not wait for
+
     ended = [(name, runs) for name, runs in trainings if all(run.outcome is Outcome.OK for run in runs)]
     eager = [pair for pair in ended if method_of(pair[1][0].configuration) == "eager"]
     references = {_all_but_strategy(runs): (name, runs) for name, runs in eager}
@@ -126,12 +132,14 @@ def _all_but_strategy(training: Sequence[Record]) -> str:
     return configuration_hash([{**record.configuration, "strategy": None, "budget": None} for record in training])
 
 
-def curve_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.DataFrame:
+def curve_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> "pd.DataFrame":
     """Return a row for each training, seed and epoch, with its configuration and provenance.
 
     Args:
         trainings: by name; failed runs are left out.
     """
+    import pandas as pd  # takes half a second, which parsing need not wait for
+
     ended = ((name, run) for name, runs in trainings for run in runs if run.outcome is Outcome.OK)
     return pd.DataFrame([row for name, run in ended for row in _rows(name, run)])
 

@@ -5,8 +5,7 @@ Cells are text with a fixed count of digits, so that equal results are equal byt
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from membench.core.record import Outcome
 from membench.core.tables import format_number, read_csv
@@ -14,6 +13,9 @@ from membench.lab.papers.judging.verdicts import deviation
 from membench.lab.papers.reading.experiment import Row
 from membench.lab.papers.reading.quantities import Result
 from membench.lab.papers.reading.row_key import RowKey
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VALUE_COLUMNS = ("paper_value", "simulated_value", "measured_value", "deviation")
 
@@ -40,8 +42,10 @@ class MeasuredValues:
         return self._values.get(RowKey.of(row).on_any_device(), (None, ""))
 
 
-def table(results: Iterable[Result], measured: MeasuredValues) -> pd.DataFrame:
+def table(results: Iterable[Result], measured: MeasuredValues) -> "pd.DataFrame":
     """Return the table of one experiment's results; every cell is text."""
+    import pandas as pd  # takes half a second, which parsing need not wait for
+
     lines = []
     for result in results:
         reasons = result.reason, result.answer.direction_only

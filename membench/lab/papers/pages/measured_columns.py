@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from membench.core import configuration
 from membench.core.errors import MembenchError
@@ -16,6 +14,9 @@ from membench.lab.papers.reading.quantities import cells_of
 from membench.lab.papers.reading.row_key import RowKey
 from membench.sweep.results.provenance import device_facts_from_outside
 from membench.sweep.results.records import Records
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def gpu_at_hand() -> dict[str, Any] | None:
@@ -46,8 +47,10 @@ def on_gpu(cell: Configuration) -> Configuration:
     }
 
 
-def measured_rows(paper: Paper, records: Mapping[PaperCell, Record]) -> pd.DataFrame:
+def measured_rows(paper: Paper, records: Mapping[PaperCell, Record]) -> "pd.DataFrame":
     """Return the rows with a value from records in the row's unit, unless it is computed without a run."""
+    import pandas as pd  # takes half a second, which parsing need not wait for
+
     columns = [
         {**RowKey.of(result.row)._asdict(), "measured_value": format_number(result.value)}
         for results in evaluate_all(paper, records, trainings={}).values()

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from membench.core.files import write_whole
 from membench.core.record import Record
 from membench.core.tables import read_csv, write_csv
@@ -54,6 +52,8 @@ def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directo
     Raises:
         MembenchError: another paper's ``totals.csv`` cannot be read.
     """
+    import pandas as pd  # takes half a second, which parsing need not wait for
+
     measured, folder = MeasuredValues(directory / "measured"), directory / paper.name
     for name, of_experiment in results.items():
         write_csv(table(of_experiment, measured), folder / f"{name}.csv")
@@ -83,6 +83,8 @@ def write_sensitivity(
     Args:
         varied: the paper's numbers under each alternative, None for one that was not run.
     """
+    import pandas as pd  # takes half a second, which parsing need not wait for
+
     base, folder = Read.of(numbers), directory / numbers.paper.name
     lines, rows = [base_line(base)], []
     for alternative, other in varied:
