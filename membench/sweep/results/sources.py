@@ -92,7 +92,7 @@ def _root(name: str) -> _Place | None:
     """Return a module that lies in no other; None if it is installed or missing."""
     try:
         spec = importlib.util.find_spec(name)
-    except ValueError:  # of a script, which is no module
+    except ValueError:  # the program that runs has a module without a spec
         spec = None
     if spec is None:
         return None
