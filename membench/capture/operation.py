@@ -17,6 +17,7 @@ from membench.core.graph.call import Output, Outputs, Value, values_in
 from membench.core.graph.convolution import Convolution
 from membench.core.graph.precision import Precision
 from membench.core.graph.task_graph import GradientOf, Kind
+from membench.core.libraries.torch_fake_tensors import fake_tensor
 from membench.core.libraries.torch_internals import FakeTensor, FakeTensorMode, no_dispatch, storage_address
 
 
@@ -32,18 +33,15 @@ class Layout(NamedTuple):
     def fake_tensor(
         self, mode: FakeTensorMode, *, view_of: Tensor | None = None, requires_grad: bool = False
     ) -> Tensor:
-        """Return a fake tensor; converting a tensor with the mode takes five times as long.
+        """Return a fake tensor.
 
         Args:
             view_of: the tensor whose storage it shares; None: it starts a new storage.
         """
-        with no_dispatch():
-            meta = torch.empty_strided(
-                self.shape, self.stride, dtype=self.dtype, device="meta", requires_grad=requires_grad
-            )
-            if view_of is not None:
-                meta.set_(view_of.untyped_storage(), self.offset, self.shape, self.stride)
-            return FakeTensor(mode, meta, self.device)
+        return fake_tensor(
+            mode, self.shape, self.stride,
+            dtype=self.dtype, device=self.device, view_of=view_of, offset=self.offset, requires_grad=requires_grad,
+        )  # fmt: skip
 
 
 def layout_of(tensor: Tensor) -> Layout:

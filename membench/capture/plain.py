@@ -18,7 +18,7 @@ from membench.capture.lifetimes import KeptNumber
 from membench.capture.passes import IN_PLACE, Zeros, mark_partial_gradients
 from membench.capture.recording import Recording
 from membench.core.graph.call import Call, ShapeOf, Value, values_in
-from membench.core.graph.changed_tasks import rename_blocks
+from membench.core.graph.changed_tasks import changed, rename_blocks
 from membench.core.graph.task_graph import Block, Kind, Phase, Role, Task
 
 
@@ -99,8 +99,8 @@ def _with_sums_in_place(recording: Recording, blocks: list[Block]) -> tuple[list
             blocks[output] = replace(blocks[output], role=Role.GRADIENT)
             assert task.call is not None
             call = replace(task.call, operator=IN_PLACE[task.call.operator], outputs=(None,))
-            task = replace(task, writes=(first.block,), creates=(), call=call)
-        tasks.append(replace(task, releases=tuple(releases)) if releases else task)
+            task = changed(task, writes=(first.block,), creates=(), call=call)
+        tasks.append(changed(task, releases=tuple(releases)) if releases else task)
     return tasks, renamed
 
 

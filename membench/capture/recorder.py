@@ -39,6 +39,7 @@ from membench.capture.values.real_values import RealValues
 from membench.core.errors import UnsupportedModel
 from membench.core.graph.call import Call, Outputs, ShapeOf, Value, signature, values_in
 from membench.core.graph.task_graph import Block, Kind, Phase, Role, Task
+from membench.core.libraries.torch_fake_tensors import DEVICE_OF, are_fake
 from membench.core.libraries.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -49,6 +50,9 @@ from membench.core.libraries.torch_internals import (
     tree_map_only,
     view_base,
 )
+
+_CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
+_LIFT_FRESH, _DETACH = torch.ops.aten.lift_fresh.default, torch.ops.aten.detach.default
 
 
 class Recorder(PausingMode):
@@ -180,9 +184,9 @@ class Recorder(PausingMode):
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         # autograd calls this one more often than all other operators together
-        if func is torch.ops.prim.device.default:
+        if func is DEVICE_OF:
             return args[0].device if self._gpu is None else self._gpu.device_of(args[0])
-        if any(not issubclass(each, FakeTensor) for each in types):
+        if not are_fake(tuple(types)):
             return self._in_wrapper(func, args, kwargs or {})
         kwargs = kwargs or {}
         self.lifetimes.follow_numbers()
@@ -209,7 +213,7 @@ class Recorder(PausingMode):
             self.layers.note_node()
         else:
             func = aten.in_node(func, self.layers.node)
-        if func is torch.ops.aten.convolution_backward.default and args[10][0] and any(args[10][1:]):
+        if func is _CONVOLUTION_BACKWARD and args[10][0] and any(args[10][1:]):
             _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
             data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
             return data_gradient, *weight_gradients
@@ -219,14 +223,14 @@ class Recorder(PausingMode):
         return self._run(func, aten.as_in_plain_pytorch(func, args), kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
+        if func is _LIFT_FRESH and not isinstance(args[0], FakeTensor):
             # Python makes this tensor again in each step, and may write to it
             output = func(*args, **kwargs)
             copy = operation_of(torch.ops.aten.clone.default, args, kwargs, output, [True])
             self._record(copy, args, kwargs, [output])
             self.made_anew[self.value(args[0]).block] = args[0]
             return output
-        detaches = func is torch.ops.aten.detach.default and not self.layers.is_forward
+        detaches = func is _DETACH and not self.layers.is_forward
         if detaches or is_wait(func):
             return layout_of(args[0]).fake_tensor(self._fake_mode, view_of=args[0])
         if torch.Tag.inplace_view in func.tags:

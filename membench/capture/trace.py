@@ -61,7 +61,8 @@ from membench.core.libraries.torch_contexts import (
     without_saved_tensor_hooks,
     without_value_checks,
 )
-from membench.core.libraries.torch_internals import FakeTensorMode, is_wrapper_subclass, module_hooks, tree_map_only
+from membench.core.libraries.torch_fake_tensors import trace_fakes
+from membench.core.libraries.torch_internals import is_wrapper_subclass, module_hooks, tree_map_only
 from membench.core.step.arguments import call_with, tensors_in
 from membench.core.step.opened import Opened, opened
 from membench.core.step.stored import single_stored, stored_buffers, stored_weights
@@ -163,7 +164,7 @@ def _trace(
     uses_values: bool,
     code: ExecutedCode | None,
 ) -> Recording:
-    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake_mode = trace_fakes()
     # anomaly detection, which is on for all threads, would read the gradients' values, which fake tensors do not have
     with (
         fake_mode,

@@ -15,6 +15,7 @@ import membench
 from membench.cli.commands import COMMANDS, command_help, commands_here, module_of, overview
 from membench.core.errors import MembenchError, unknown
 from membench.core.files import complaint
+from membench.core.libraries.garbage import collect_less_often
 from membench.core.libraries.messages import silent_libraries
 from membench.core.terminal import complain, show_help
 
@@ -78,6 +79,7 @@ def _run(command: str, words: list[str], *, is_named: bool) -> int:
     if "--version" in words:
         print(f"membench {membench.__version__}", flush=True)
         return 0
+    collect_less_often()
     with silent_libraries():
         module = import_module(module_of(command, words))
         code: int = module.run(module.parse(words))

@@ -27,7 +27,7 @@ def find_object(name: Any) -> Callable[..., Any]:
     module, _, attribute = str(name).rpartition(".")
     try:
         found = resolve_name(f"{module}:{attribute}")
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise MembenchError(
             f"{name} cannot be imported ({one_line(error)}); write package.module.Name of an installed package, or of "
             "one in the current folder"

@@ -172,7 +172,7 @@ def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path: Path) -> Non
 def test_the_command_starts_without_what_takes_seconds() -> None:
     program = """
 import sys
-import membench.cli.run, membench.cli.callback
+import membench.cli.run, membench.cli.callback, membench.lab.cli.reproduce, membench.lab.cli.train
 assert not {"torch", "pandas", "matplotlib", "wandb", "scipy"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)

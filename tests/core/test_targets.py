@@ -93,3 +93,10 @@ def test_a_metric_is_no_function_of_the_system() -> None:
 
 def test_the_module_of_this_test_is_not_of_the_standard_library() -> None:
     assert __name__.partition(".")[0] not in sys.stdlib_module_names
+
+
+def test_a_syntax_error_is_refused_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_nets.py").write_text("class Layer: pass\ndef broken(:\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(MembenchError, match=r"invalid syntax \(broken_nets.py, line 2\)"):
+        find_target("broken_nets.Layer")

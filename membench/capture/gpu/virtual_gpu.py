@@ -164,9 +164,10 @@ class VirtualGpu:
 
     def note_made(self, arguments: Any, output: Any) -> None:
         """Note what an operator returned: autograd asks for it next, or for its base if it was overwritten."""
+        if not (self._is_in_function and torch.is_grad_enabled()):
+            return
         given = [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
-        is_recorded = torch.is_grad_enabled() and any(each.requires_grad for each in given)
-        if not (self._is_in_function and is_recorded):
+        if not any(each.requires_grad for each in given):
             return
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):

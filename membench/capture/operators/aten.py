@@ -1,5 +1,6 @@
 """Facts about ATen operators that their schemas do not state: kinds, geometry, aliasing and corrected outputs."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -202,6 +203,7 @@ NUMBER_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, compl
 """Dtypes of the tensors that torch makes of Python's numbers (``aten/src/ATen/ScalarOps.h``, `scalar_to_tensor`)."""
 
 
+@cache
 def _viewed_position(operator: OpOverload) -> int | None:
     returns = operator_schema(operator).returns
     if not returns or returns[0].alias_info is None or returns[0].alias_info.is_write:

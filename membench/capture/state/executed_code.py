@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Self
 
-from membench.core.libraries.torch_internals import TorchDispatchMode, tree_leaves
+from membench.core.libraries.torch_fake_tensors import TraceMode
+from membench.core.libraries.torch_internals import tree_leaves
 
 _NOT_PROGRAMS = frozenset({"membench", "torch", "torchgen", "functorch", "numpy", *sys.stdlib_module_names})
 """Packages whose functions compute from their arguments: their own variables are not a program's settings."""
@@ -67,7 +68,7 @@ class ExecutedCode:
             self.globals_of.setdefault(frame.f_code, frame.f_globals)
 
 
-class PausingMode(TorchDispatchMode):
+class PausingMode(TraceMode):
     """A dispatch mode whose own work, and that of modes below it, is not the program's code.
 
     Args:

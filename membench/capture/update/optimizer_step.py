@@ -24,7 +24,8 @@ from membench.capture.update.update_surroundings import as_on_a_gpu, compiled_in
 from membench.core.errors import MembenchError, one_line
 from membench.core.graph.task_graph import Kind
 from membench.core.libraries.torch_contexts import foreach_types
-from membench.core.libraries.torch_internals import FakeTensor, FakeTensorMode, tree_leaves
+from membench.core.libraries.torch_fake_tensors import trace_fakes
+from membench.core.libraries.torch_internals import FakeTensor, tree_leaves
 from membench.core.step.optimizer import (
     UpdateTask,
     WeightUpdate,
@@ -76,7 +77,7 @@ class OptimizerStep:
         fused: bool = False,
     ) -> None:
         self._by, self._held, self._device, self._fused = by, held, device, fused
-        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._mode = trace_fakes()
         self._recorder = UpdateRecorder(self._mode, device)
         self._weights = {name: nn.Parameter(layout.fake_tensor(self._mode)) for name, layout in layouts.items()}
         for name, weight in self._weights.items():

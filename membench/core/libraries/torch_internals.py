@@ -1,8 +1,8 @@
 """Everything of torch's private API that membench relies on, in one place.
 
-No other module but `torch_contexts`, `torch_devices` and `torch_inductor` names a private attribute of torch. Objects
-are re-exported as they are, so that a hot loop pays for no wrapper. `tests/core/libraries/test_torch_internals.py`
-checks each of them: it fails where a release of torch changes one.
+No other module but `torch_contexts`, `torch_devices`, `torch_fake_tensors` and `torch_inductor` names a private
+attribute of torch. Objects are re-exported as they are, so that a hot loop pays for no wrapper.
+`tests/core/libraries/test_torch_internals.py` checks each of them: it fails where a release of torch changes one.
 
 - ``FakeTensor(mode, meta, device)``: a tensor on the meta device that claims to be on another, and the `FakeTensorMode`
   under which it runs. Its exceptions carry the operator as ``func``; its module logs under ``FAKE_TENSOR_LOGGER``.

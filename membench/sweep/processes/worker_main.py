@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from membench.core.files import write_whole
+from membench.core.libraries.garbage import collect_less_often
 
 CELL = "cell.json"
 RECORD = "record.json"
@@ -28,6 +29,7 @@ def main(directory: Path) -> None:
     requests: SimpleQueue[None] = SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
 
+    collect_less_often()
     # importing torch takes seconds, in which the end of stdin is noticed already
     import torch  # noqa: F401 - first, since it loads plugins of devices, which may import modules of membench
 

@@ -1,30 +1,30 @@
 """Hash of the sources that decide a cell's result: where it differs, a stored result is stale.
 
 These are the modules that run a cell and those that its configuration names, with all modules that they import,
-directly or not, by their import statements; installed packages count by torch's version.
+directly or not; installed packages count by torch's version. Imports are found in the text, since parsing two hundred
+files takes a second: whatever reads as one counts, also in a docstring.
 """
 
-import ast
 import hashlib
 import importlib.util
+import re
 import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from threading import Lock
-from typing import Any
-
-from membench.core.errors import MembenchError
-from membench.core.files import shown
+from typing import Any, NamedTuple
 
 _RUNS_CELLS = "membench.sweep.cells.run"
 _OWN = __name__.partition(".")[0]
 _STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages, those of an environment that another one builds on included."""
-_PARSING = Lock()
-"""Python 3.11's parser counts its depth for all threads together, and fails where two parse at once."""
+_IMPORT = re.compile(r"import\b(?=[ \t]*(\((?:[^()#]|#.*)*\)|[^\n#;]*))")
+"""An import's names, in parentheses with comments or not."""
+_FROM = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]*$")
+_NAME = re.compile(r"#.*|\bas\s+\w+|([\w.]+)")
+"""A name that is imported, or what is not one: a comment, or what the statement calls it."""
 
 
 def sources_hash(configuration: Any) -> str:
@@ -58,50 +58,61 @@ def hash_of(targets: frozenset[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@cache
 def module_of(name: str) -> tuple[str, Path] | None:
     """Return the module that a dotted name refers to or lies in, and its file; None if it is installed or missing."""
-    root, *inner = name.split(".")
-    spec = importlib.util.find_spec(root)
+    place = _place(name)
+    return (place.module, place.file) if place and place.file else None
+
+
+class _Place(NamedTuple):
+    """A module or a folder of modules, with the file that runs and the folder of what is inside, if there are any."""
+
+    module: str
+    file: Path | None
+    folder: Path | None
+
+
+@cache
+def _place(name: str) -> _Place | None:
+    around, _, part = name.rpartition(".")
+    if not around:
+        return _root(name)
+    place = _place(around)
+    if place is None or place.folder is None:
+        return place
+    module, inside = f"{place.module}.{part}", place.folder / part
+    if inside.is_dir():  # a folder without __init__.py has modules too
+        file = inside / "__init__.py"
+        return _Place(module, file if file.exists() else None, inside)
+    file = inside.with_suffix(".py")
+    return _Place(module, file, None) if file.exists() else place._replace(folder=None)
+
+
+def _root(name: str) -> _Place | None:
+    """Return a module that lies in no other; None if it is installed or missing."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # the program that runs has a module without a spec
+        spec = None
     if spec is None:
         return None
     file = Path(spec.origin) if spec.origin and spec.has_location else None
     folder = Path(next(iter(spec.submodule_search_locations))) if spec.submodule_search_locations else None
     parts = {part for path in (file, folder) if path for part in path.parts}
     is_installed = (file and file.is_relative_to(_STANDARD_LIBRARY)) or _INSTALLED & parts
-    if is_installed and root != _OWN:
-        return None
-    module = root
-    for part in inner:
-        inside = folder / part if folder else None
-        if inside and inside.is_dir():  # a folder without __init__.py has modules too
-            folder = inside
-            file = inside / "__init__.py" if (inside / "__init__.py").exists() else None
-        elif inside and inside.with_suffix(".py").exists():
-            folder, file = None, inside.with_suffix(".py")
-        else:
-            break
-        module = f"{module}.{part}"
-    return (module, file) if file else None
+    return None if is_installed and name != _OWN else _Place(name, file, folder)
 
 
 @cache
 def read_module(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Return a file's digest and the dotted names that it imports.
-
-    Raises:
-        MembenchError: the file is not Python.
-    """
+    """Return a file's digest and the dotted names that it imports."""
     content = path.read_bytes()
+    text = content.decode(errors="replace").replace("\r\n", "\n").replace("\\\n", " ")
     names: list[str] = []
-    try:
-        with _PARSING:
-            tree = ast.parse(content)
-    except SyntaxError as error:
-        raise MembenchError(f"{shown(path)}, line {error.lineno}: {error.msg}") from error
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-    return hashlib.sha256(content).hexdigest(), tuple(names)
+    for statement in _IMPORT.finditer(text):
+        start = statement.start()
+        module = _FROM.search(text, text.rfind("\n", 0, start) + 1, start)
+        prefix = f"{module[1]}." if module else ""
+        names += [f"{prefix}{name}" for name in _NAME.findall(statement[1]) if name]
+    absolute = tuple(name for name in names if not name.startswith("."))
+    return hashlib.sha256(content).hexdigest(), absolute

@@ -1,16 +1,12 @@
 """The sources that decide a result."""
 
-import gc
-import sys
+import ast
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from membench.core.configuration import ROOT
-from membench.core.errors import MembenchError
 from membench.sweep.results import sources
 
 
@@ -33,7 +29,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget() -> None:
-    for cached in (sources.hash_of, sources.read_module, sources.module_of):
+    for cached in (sources.hash_of, sources.read_module, sources._place):
         cached.cache_clear()
 
 
@@ -51,10 +47,31 @@ def test_what_is_imported_counts_and_what_is_not_does_not(package: Path) -> None
     assert _hash() != before
 
 
-def test_a_syntax_error_is_refused_with_its_line(package: Path) -> None:
-    (package / "layers.py").write_text("class Layer: pass\ndef broken(:\n")
-    with pytest.raises(MembenchError, match=r"mynets/layers.py, line 2: invalid syntax$"):
-        _hash()
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("import a.b as c, d\n", {"a.b", "d"}),
+        ("if x: import a; import b\n", {"a", "b"}),
+        ("from a.b import (  # of (a) b\n    c as d,\n    e,  # and e\n)\n", {"a.b.c", "a.b.e"}),
+        ("from a \\\n    import b, \\\r\n    c\r\n", {"a.b", "a.c"}),
+        ('"""What is read from\n"""\nimport a\n', {"a"}),
+        ("from a import*\nfrom . import b\nimportant = 1\n", set()),
+    ],
+)
+def test_imports_are_found_in_the_text(tmp_path: Path, text: str, names: set[str]) -> None:
+    (tmp_path / "net.py").write_bytes(text.encode())
+    assert set(sources.read_module.__wrapped__(tmp_path / "net.py")[1]) == names
+
+
+@pytest.mark.slow
+def test_no_import_of_the_package_is_missed() -> None:
+    """Python's own parser finds no other one."""
+    for path in sorted((ROOT / "membench").rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        parsed = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+        of_modules = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        parsed += [f"{node.module}.{each.name}" for node in of_modules for each in node.names]
+        assert set(parsed) <= set(sources.read_module(path)[1]), path
 
 
 def test_the_strategy_of_a_cell_counts_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,26 +101,3 @@ def test_what_is_installed_is_not_read_wherever_it_is(tmp_path: Path, monkeypatc
     assert sources.module_of("theirnets.Net") is None
     assert sources.module_of("json.decoder") is None
     assert sources.module_of("sys") is None
-
-
-@pytest.fixture
-def restless_threads() -> Iterator[None]:
-    """Threads that take turns within a parse, which collects garbage."""
-
-    def take_a_while(*_: object) -> None:
-        sum(range(9999))
-
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    gc.callbacks.append(take_a_while)
-    yield
-    gc.callbacks.remove(take_a_while)
-    sys.setswitchinterval(interval_s)
-
-
-@pytest.mark.usefixtures("restless_threads")
-def test_threads_may_ask_at_the_same_time() -> None:
-    paths = sorted((ROOT / "membench").rglob("*.py"))[:80]
-    with ThreadPoolExecutor(8) as pool:
-        digests = [digest for digest, _ in pool.map(sources.read_module.__wrapped__, 3 * paths)]
-    assert digests == 3 * [sha256(path.read_bytes()).hexdigest() for path in paths]
