@@ -42,6 +42,7 @@ class LayrubIntra(Strategy):
     """
 
     name = "layrub_intra"
+    plans_for_budgets = False
 
     def __init__(self, gradient_streams: bool = False) -> None:
         self._gradient_streams = gradient_streams
@@ -153,6 +154,7 @@ class LayrubInter(_Migration):
     """Layrub's inter-layer migration alone (Section 3.3)."""
 
     name = "layrub_inter"
+    plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         return self._migrate(graph, budget_bytes, intra_layer=False)
@@ -162,6 +164,7 @@ class LayrubHybrid(_Migration):
     """Layrub's inter-layer migration with intra-layer reuse (Section 3.4)."""
 
     name = "layrub_hybrid"
+    plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         return self._migrate(mask_relu(graph, cost), budget_bytes, intra_layer=True)
