@@ -22,7 +22,7 @@ from membench.core.graph.schedule import (
     Wait,
     Work,
 )
-from membench.core.graph.task_graph import Role
+from membench.core.graph.task_graph import EXTERNAL_ROLES, Role
 from membench.core.graph.timeline import Timeline
 from membench.planning.workspaces import Workspaces
 
@@ -91,7 +91,8 @@ def _all_bytes(schedule: Schedule) -> NDArray[np.int64]:
 def _bytes_of(schedule: Schedule, roles: frozenset[Role]) -> NDArray[np.int64]:
     graph, changes = schedule.graph, schedule.space_changes
     counted = np.array([block.role in roles for block in graph.blocks], bool)[changes.blocks]
-    external_bytes = sum(block.size_bytes for block in graph.blocks if block.role in roles and block.is_external)
+    owned = roles & EXTERNAL_ROLES
+    external_bytes = sum(block.size_bytes for block in graph.blocks if block.role in owned and block.is_external)
     return external_bytes + _summed(changes.instructions[counted], changes.size_bytes[counted], len(schedule))
 
 
