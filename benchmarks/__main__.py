@@ -22,7 +22,7 @@ from membench.sweep.results.provenance import provenance
 
 BENCHMARKS = (
     "checkpointing", "codecs", "compiled", "cpu_prediction", "depth", "eager_overhead", "inference_offload", "joint",
-    "long_run", "own_time", "prediction", "sharded", "suite_overhead", "watched_state",
+    "long_run", "own_time", "prediction", "sharded", "simulated_cells", "suite_overhead", "watched_state",
 )  # fmt: skip
 RESULTS = Path(__file__).parents[1] / "results" / "benchmarks"
 

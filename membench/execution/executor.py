@@ -40,16 +40,24 @@ from membench.core.graph.timeline import Timeline
 _Bound = tuple[Callable[..., Event], tuple[Any, ...]]
 """A method of a backend, or a function that it has made, and its arguments."""
 
-_Calls = list[tuple[int, _Bound]]
-"""Calls in order, each with the position of the instruction whose event it returns."""
+_Call = tuple[int, _Bound]
+"""A call with the position of the instruction whose event it returns."""
+
+_Calls = list[_Call]
+"""Calls in order."""
 
 _LONGEST_RUN = 512
 """Instructions: Python compiles a function of many thousand lines slowly."""
 
 
 def execute(schedule: Schedule, backend: Backend) -> Timeline:
-    """Run one step of a validated schedule, wait for it, and return its timeline."""
-    return backend.timeline(BoundSchedule(schedule, backend).issue(timed=True))
+    """Run one step of a validated schedule, wait for it, and return its timeline; each call is made as it is issued."""
+    backend.prepare(schedule)
+    backend.begin(timed=True)
+    events: list[Event] = [None] * len(schedule)
+    _issue(_calls(schedule, backend, events), events)
+    backend.end()
+    return backend.timeline(_work(schedule))
 
 
 class BoundSchedule:
@@ -63,17 +71,12 @@ class BoundSchedule:
         self.schedule = schedule
         self._backend = backend
         backend.prepare(schedule)
-        self._events: list[Event] = [None] * len(schedule.instructions)
-        self._one_by_one: _Calls = [
-            (index, self._bind(instruction, schedule.graph.tasks))
-            for index, instruction in enumerate(schedule.instructions)
-        ]
+        self._events: list[Event] = [None] * len(schedule)
+        self._one_by_one = list(_calls(schedule, backend, self._events))
         self._in_runs: tuple[_Calls, _Calls] | None = None
         self._backward: _Calls = []
         self._has_run = False
-        self._work = tuple(
-            index for index, instruction in enumerate(schedule.instructions) if isinstance(instruction, Work)
-        )
+        self._work = _work(schedule)
 
     def issue(self, *, timed: bool) -> tuple[int, ...]:
         """Issue one step; return the positions of the instructions that joined a stream.
@@ -88,19 +91,14 @@ class BoundSchedule:
         """Issue a step's instructions up to the turn, all of them if it has none."""
         forward, self._backward = self._parts(timed=timed)
         self._backend.begin(timed=timed)
-        self._issue(forward)
+        _issue(forward, self._events)
 
     def issue_backward(self) -> tuple[int, ...]:
         """Issue the other instructions of a step; return the positions of all that joined a stream."""
-        self._issue(self._backward)
+        _issue(self._backward, self._events)
         self._backend.end()
         self._has_run = True
         return self._work
-
-    def _issue(self, calls: _Calls) -> None:
-        events = self._events
-        for index, (call, arguments) in calls:
-            events[index] = call(*arguments)
 
     def _parts(self, *, timed: bool) -> tuple[_Calls, _Calls]:
         """Return a step's calls up to the turn and from there on."""
@@ -121,27 +119,43 @@ class BoundSchedule:
             calls += [self._one_by_one[at] for at in run] if function is None else [(tasks[-1], (function, ()))]
         return calls
 
-    def _bind(self, instruction: Instruction, tasks: Sequence[Task]) -> _Bound:
-        backend = self._backend
-        match instruction:
-            case Compute(task, stream):
-                return backend.compute, (tasks[task], stream)
-            case Free(block):
-                return backend.free, (block,)
-            case Wait(stream, earlier):
-                return _wait, (backend, self._events, stream, earlier)
-            case Reuse(block, dead):
-                return backend.reuse, (block, dead)
-            case Reserve(block, space_bytes):
-                return backend.reserve, (block, space_bytes)
-            case Hold(size_bytes):
-                return backend.hold, (size_bytes,)
-            case Synchronize():
-                return backend.synchronize, ()
-            case AllReduce(block, root, stream):
-                return backend.all_reduce, (block, root, stream)
-            case Offload() | Prefetch() | Load() | Store() | Drop() | Encode() | Decode():
-                return _move(instruction, backend)
+
+def _work(schedule: Schedule) -> tuple[int, ...]:
+    """Return the positions of the instructions that join a stream."""
+    return tuple(index for index, instruction in enumerate(schedule.instructions) if isinstance(instruction, Work))
+
+
+def _issue(calls: Iterable[_Call], events: list[Event]) -> None:
+    for index, (call, arguments) in calls:
+        events[index] = call(*arguments)
+
+
+def _calls(schedule: Schedule, backend: Backend, events: Sequence[Event]) -> Iterator[_Call]:
+    """Yield the call of each instruction; waits are for `events`."""
+    for index, instruction in enumerate(schedule.instructions):
+        yield index, _bind(instruction, backend, schedule.graph.tasks, events)
+
+
+def _bind(instruction: Instruction, backend: Backend, tasks: Sequence[Task], events: Sequence[Event]) -> _Bound:
+    match instruction:
+        case Compute(task, stream):
+            return backend.compute, (tasks[task], stream)
+        case Free(block):
+            return backend.free, (block,)
+        case Wait(stream, earlier):
+            return _wait, (backend, events, stream, earlier)
+        case Reuse(block, dead):
+            return backend.reuse, (block, dead)
+        case Reserve(block, space_bytes):
+            return backend.reserve, (block, space_bytes)
+        case Hold(size_bytes):
+            return backend.hold, (size_bytes,)
+        case Synchronize():
+            return backend.synchronize, ()
+        case AllReduce(block, root, stream):
+            return backend.all_reduce, (block, root, stream)
+        case Offload() | Prefetch() | Load() | Store() | Drop() | Encode() | Decode():
+            return _move(instruction, backend)
 
 
 def _runs(instructions: Sequence[Instruction], positions: Iterable[int]) -> Iterator[list[int]]:

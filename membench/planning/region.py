@@ -6,11 +6,11 @@ shares the smallest piece that is vacant whenever it is resident. The region the
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from membench.core.graph.schedule import Schedule
-from membench.core.graph.task_graph import RESULT_ROLES
+from membench.core.graph.task_graph import RESULT_ROLES, TaskGraph
 from membench.planning.memory.liveness import residencies
 
 Interval = tuple[int, int]
@@ -45,14 +45,24 @@ class _Piece:
         return before[1] < interval[0] and interval[1] < after[0]
 
 
-def plan_region(schedule: Schedule, members: Collection[int] | None = None) -> Region:
+def plan_region(schedule: Schedule, *groups: Collection[int]) -> Region:
     """Return the region in which the blocks of an on-demand schedule can live, results excepted.
 
     Args:
-        members: the blocks that share; None: all.
+        groups: the blocks that share pieces, those of each group with each other; none: all.
     """
-    blocks = schedule.graph.blocks
-    intervals = {b: held for b, held in _intervals(schedule).items() if members is None or b in members}
+    intervals = _intervals(schedule)
+    return join_regions(
+        *(
+            _shared(schedule.graph, {b: intervals[b] for b in group if b in intervals})
+            for group in groups or [intervals]
+        )
+    )
+
+
+def _shared(graph: TaskGraph, intervals: Mapping[int, list[Interval]]) -> Region:
+    """Return the region of blocks that share pieces, from when each is resident."""
+    blocks = graph.blocks
     pieces: list[_Piece] = []
     chosen: dict[int, int] = {}
     for block in sorted(intervals, key=lambda b: (-blocks[b].size_bytes, intervals[b])):

@@ -122,7 +122,8 @@ class StepPlanner:
         if budget_bytes is not None:
             return self.within(budget_bytes)
         free = self.within(None)
-        if excess_bytes(free):
+        has_others = self.strategy.plans_for_budgets or self.micro_batch in (FITTED, FASTEST)
+        if has_others and excess_bytes(free):
             with suppress(MembenchError):  # such as of a method that takes no budget
                 return self.fitting(excess_bytes, room_bytes)[0]
         return free

@@ -22,6 +22,8 @@ class Strategy(ABC):
     """The name in configurations, records and tables."""
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.TRAINING})
     """The modes that it schedules; most methods manage what the forward pass keeps for the backward pass."""
+    plans_for_budgets: ClassVar[bool] = True
+    """Whether its schedule depends on the budget; otherwise one that exceeds it exceeds every smaller one, too."""
     searches_under_budget: ClassVar[bool] = False
     """Whether it plans for seconds under a budget; `membench.advise` takes plans without one for its largest batch."""
 

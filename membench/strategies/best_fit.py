@@ -31,6 +31,7 @@ class BestFit(Strategy):
     """
 
     name = "best_fit"
+    plans_for_budgets = False
     modes = frozenset(Mode)
 
     def __init__(self, regions_double_on: str | int | None = None) -> None:

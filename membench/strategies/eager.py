@@ -16,6 +16,7 @@ class Eager(Strategy):
     """PyTorch's own execution, the baseline: memory on demand, nothing offloaded, recomputed or compressed."""
 
     name = "eager"
+    plans_for_budgets = False
     modes = frozenset(Mode)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:

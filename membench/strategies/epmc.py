@@ -46,6 +46,7 @@ class Epmc(Strategy):
     """
 
     name = "epmc"
+    plans_for_budgets = False
 
     def __init__(self, values: str = "fp16", density: Density = 1.0, streams: int = 8) -> None:
         self._codec = vp_encoding(values=values, streams=streams - 1)
@@ -65,6 +66,7 @@ class SerialCsr(Strategy):
     """
 
     name = "serial_csr"
+    plans_for_budgets = False
 
     def __init__(self, density: Density = 1.0) -> None:
         self._density = check_density(density)

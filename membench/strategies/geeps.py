@@ -35,6 +35,7 @@ class GeePS(Strategy):
     """GeePS: a double-buffered GPU pool before host memory (Cui et al. 2016; Layrub, Table 2 and 5.3.1)."""
 
     name = "geeps"
+    plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         layers = graph.forward_layers + graph.backward_layers

@@ -24,6 +24,7 @@ class Gist(Strategy):
     """
 
     name = "gist"
+    plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = join_convolution_backward(graph, cost)

@@ -60,6 +60,7 @@ class Memonger(Strategy):
     """
 
     name = "memonger"
+    plans_for_budgets = False
 
     def __init__(self, shares_storages: bool = False, marks_units: bool = False) -> None:
         self._shares_storages = shares_storages
@@ -183,15 +184,14 @@ class StoragePool(Pool):
         """Take a storage and return its number."""
         if not size_bytes:
             return len(self._size_bytes)
-        smallest, fitting, too_large = (
-            bisect_left(self._free, (bound, -1))
-            for bound in (size_bytes // MATCH_RANGE, size_bytes, size_bytes * MATCH_RANGE + 1)
-        )
-        if smallest == too_large:
+        position = bisect_left(self._free, (size_bytes, -1))
+        if position == len(self._free) or self._free[position][0] > size_bytes * MATCH_RANGE:
+            position -= 1  # the largest that is too small
+        if position < 0 or self._free[position][0] < size_bytes // MATCH_RANGE:
             self._size_bytes.append(size_bytes)
             self.held_bytes += allocated(size_bytes)
             return len(self._size_bytes) - 1
-        _, storage = self._free.pop(fitting if fitting < too_large else fitting - 1)
+        _, storage = self._free.pop(position)
         enlarged_bytes = max(size_bytes, self._size_bytes[storage])
         self.held_bytes += allocated(enlarged_bytes) - allocated(self._size_bytes[storage])
         self._size_bytes[storage] = enlarged_bytes

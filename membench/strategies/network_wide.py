@@ -32,6 +32,7 @@ class NetworkWide(Strategy):
     """
 
     name = "network_wide"
+    plans_for_budgets = False
     modes = frozenset(Mode)
 
     def __init__(

@@ -23,13 +23,17 @@ def on_demand_peak_bytes(order: Order, pool: Pool) -> int:
     Args:
         pool: an empty one, which serves everything but the results of the step.
     """
-    uses = [
-        [item.copies.get(b, b) for b in dict.fromkeys((*item.task.reads, *item.task.writes))] for item in order.tasks
-    ]
-    last_use = {block: position for position, used in enumerate(uses) for block in used}
+    last_use = {
+        item.copies.get(block, block): position
+        for position, item in enumerate(order.tasks)
+        for block in (*item.task.reads, *item.task.writes)
+    }
+    dying: list[list[int]] = [[] for _ in order.tasks]
+    for block, position in last_use.items():
+        dying[position].append(block)
     addresses: dict[int, int] = {}
     results_bytes = peak_bytes = 0
-    for position, (item, used) in enumerate(zip(order.tasks, uses, strict=True)):
+    for item, last_used in zip(order.tasks, dying, strict=True):
         for created in item.task.creates:
             block = item.copies.get(created, created)
             if order.blocks[block].role in RESULT_ROLES:
@@ -39,7 +43,7 @@ def on_demand_peak_bytes(order: Order, pool: Pool) -> int:
         workspace = pool.allocate(item.task.workspace_bytes)
         peak_bytes = max(peak_bytes, results_bytes + pool.held_bytes)
         pool.free(workspace, item.task.workspace_bytes)
-        for block in used:
-            if last_use[block] == position and block in addresses:
+        for block in last_used:
+            if block in addresses:
                 pool.free(addresses.pop(block), order.blocks[block].size_bytes)
     return peak_bytes

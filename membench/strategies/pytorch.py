@@ -20,6 +20,7 @@ class PyTorch(Strategy):
     """Plain PyTorch's own order and lifetimes; nothing offloaded, recomputed or compressed."""
 
     name = "pytorch"
+    plans_for_budgets = False
     modes = frozenset(Mode)
     runs_as_written = True
 

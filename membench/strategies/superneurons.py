@@ -39,6 +39,7 @@ class SuperNeurons(Strategy):
     """SuperNeurons: offload checkpoints and recompute the cheap layers between them (Wang et al. 2018, Section 3)."""
 
     name = "superneurons"
+    plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         checkpoints = _Checkpoints(graph)

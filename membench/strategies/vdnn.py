@@ -54,6 +54,7 @@ class VdnnAll(_StaticPolicy):
     """vDNN_all: offload the inputs of every feature-extraction layer (Rhu et al., Sections 3.1 to 3.3)."""
 
     name = "vdnn_all"
+    plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         return _offload(self.name, prefer(graph, cost, self._algorithms), budget_bytes, Policy.ALL)
@@ -63,6 +64,7 @@ class VdnnConv(_StaticPolicy):
     """vDNN_conv: offload the inputs of convolutions only (Rhu et al., Sections 3.1 to 3.3)."""
 
     name = "vdnn_conv"
+    plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         return _offload(self.name, prefer(graph, cost, self._algorithms), budget_bytes, Policy.CONV)

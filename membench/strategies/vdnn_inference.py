@@ -17,6 +17,7 @@ class VdnnInference(Strategy):
     """vDNN's inference mode: one layer's weights and feature maps on the device at a time (mmCNN, Section 2.3)."""
 
     name = "vdnn_inference"
+    plans_for_budgets = False
     modes = frozenset({Mode.INFERENCE})
     moves_weights = True
 

@@ -67,6 +67,10 @@ def test_a_budget_is_kept_or_refused(variant: str) -> None:
     schedule = plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes)
     assert max(live_bytes(schedule)) == schedule.peak_bytes <= peak_bytes
     assert schedule.peak_bytes == peak_bytes or variant == "joint"  # which may find a plan that holds less
+    if not VARIANTS[variant].plans_for_budgets:
+        assert schedule == planned(network, variant)
+        with pytest.raises(InfeasibleSchedule):
+            plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes - 1)
     with suppress(InfeasibleSchedule):  # a method may find a schedule that needs less
         assert plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes - 1).peak_bytes < peak_bytes
     lower_bound_bytes = schedule.graph.lower_bound_bytes

@@ -223,7 +223,7 @@ class Task:
         return self.name.endswith(RECOMPUTED_SUFFIX)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerTasks:
     """Consecutive tasks of one layer and phase: the unit of decisions in vDNN and Layrub."""
 
@@ -231,19 +231,19 @@ class LayerTasks:
     phase: Phase
     tasks: tuple[Task, ...]
 
-    @property
+    @cached_property
     def reads(self) -> frozenset[int]:
         return frozenset(block for task in self.tasks for block in task.reads)
 
-    @property
+    @cached_property
     def writes(self) -> frozenset[int]:
         return frozenset(block for task in self.tasks for block in task.writes)
 
-    @property
+    @cached_property
     def creates(self) -> frozenset[int]:
         return frozenset(block for task in self.tasks for block in task.creates)
 
-    @property
+    @cached_property
     def touches(self) -> frozenset[int]:
         return self.reads | self.writes
 

@@ -26,7 +26,7 @@ class Order(Protocol):
         """Raise an error with a description."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Copies:
     """The state of one block's copies."""
 

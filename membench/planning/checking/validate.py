@@ -182,7 +182,7 @@ class _Walk:
             self.last_collective[stream] = task.index
 
     def _check_versions(self, task: Task) -> None:
-        for block, version in self.versions[task.index].items():
+        for block, version in zip((*task.reads, *task.writes), self.versions[task.index], strict=True):
             memory = self.memory[block]
             if memory.averaged and task.phase is not Phase.UPDATE:
                 self.hazard(f"{self._name(block)} is used after it was averaged over all processes")
@@ -381,12 +381,12 @@ class _Walk:
         return f"{what} (instruction {access[1]} on stream {access[0]})"
 
 
-def _versions(graph: TaskGraph) -> list[dict[int, int]]:
-    """Return for each task, by block, how many earlier tasks of the graph's order write the block."""
+def _versions(graph: TaskGraph) -> list[tuple[int, ...]]:
+    """Return for each task how many earlier tasks of the graph's order write each block that it reads and writes."""
     writes = [0] * len(graph.blocks)
     versions = []
     for task in graph.tasks:
-        versions.append({block: writes[block] for block in (*task.reads, *task.writes)})
+        versions.append(tuple(writes[block] for block in (*task.reads, *task.writes)))
         for block in task.writes:
             writes[block] += 1
     return versions

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from membench.core.graph.schedule import (
     COMPUTE_STREAM,
@@ -21,7 +22,7 @@ from membench.core.graph.schedule import (
     Wait,
     Work,
 )
-from membench.core.graph.task_graph import Role
+from membench.core.graph.task_graph import EXTERNAL_ROLES, Role
 from membench.core.graph.timeline import Timeline
 from membench.planning.workspaces import Workspaces
 
@@ -77,16 +78,29 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
     Args:
         roles: count only blocks that hold these (no workspace, no overhead, nothing unused); all by default.
     """
-    graph, changes = schedule.graph, schedule.space_changes
-    counted = np.array([roles is None or block.role in roles for block in graph.blocks], bool)
-    external = (block.index for block in graph.blocks if block.is_external and counted[block.index])
-    added_bytes = np.zeros(len(schedule), np.int64)
-    np.add.at(added_bytes, changes.instructions, changes.size_bytes * counted[changes.blocks])
-    total_bytes = graph.size_bytes(external) + np.cumsum(added_bytes)
-    if roles is None:
-        total_bytes += graph.overhead_bytes + changes.held_bytes + np.array(workspace_bytes(schedule), np.int64)
-    found: list[int] = total_bytes.tolist()
+    found: list[int] = (_all_bytes(schedule) if roles is None else _bytes_of(schedule, roles)).tolist()
     return found
+
+
+def _all_bytes(schedule: Schedule) -> NDArray[np.int64]:
+    changes = schedule.space_changes
+    of_blocks = _summed(changes.instructions, changes.size_bytes, len(schedule))
+    return schedule.graph.external_bytes + of_blocks + changes.held_bytes + np.array(workspace_bytes(schedule))
+
+
+def _bytes_of(schedule: Schedule, roles: frozenset[Role]) -> NDArray[np.int64]:
+    graph, changes = schedule.graph, schedule.space_changes
+    counted = np.array([block.role in roles for block in graph.blocks], bool)[changes.blocks]
+    owned = roles & EXTERNAL_ROLES
+    external_bytes = sum(block.size_bytes for block in graph.blocks if block.role in owned and block.is_external)
+    return external_bytes + _summed(changes.instructions[counted], changes.size_bytes[counted], len(schedule))
+
+
+def _summed(instructions: NDArray[np.int64], size_bytes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return for each instruction the sum of all sizes up to it."""
+    added_bytes = np.zeros(count, np.int64)
+    np.add.at(added_bytes, instructions, size_bytes)
+    return np.cumsum(added_bytes)
 
 
 def workspace_bytes(schedule: Schedule) -> list[int]:
@@ -118,17 +132,16 @@ def workspace_bytes(schedule: Schedule) -> list[int]:
 def host_live_bytes(schedule: Schedule) -> list[int]:
     """Return the bytes of host memory in use during each instruction: homes there, and buffers."""
     blocks = schedule.graph.blocks
-    at_home = {block.index for block in blocks if block.host_location and not block.is_on_disk}
-    total_bytes = schedule.graph.size_bytes(block for block in at_home if not blocks[block].is_part)
-    opened: set[int] = set()
+    present = {block.index for block in blocks if block.host_location and not block.is_on_disk}
+    total_bytes = schedule.graph.size_bytes(block for block in present if not blocks[block].is_part)
     result = []
     for instruction in schedule.instructions:
         match instruction:
-            case Offload(block) | Load(block) if block not in opened | at_home:
-                opened.add(block)
+            case Offload(block) | Load(block) if block not in present:
+                present.add(block)
                 total_bytes += blocks[block].size_bytes
             case Drop(block):
-                opened.remove(block)
+                present.remove(block)
                 total_bytes -= blocks[block].size_bytes
         result.append(total_bytes)
     return result
@@ -142,7 +155,7 @@ def host_peak_bytes(schedule: Schedule) -> int:
 
 def peak_bytes(schedule: Schedule, roles: frozenset[Role]) -> int:
     """Return the most that blocks of these roles hold at any instruction."""
-    return max(live_bytes(schedule, roles), default=0)
+    return int(_bytes_of(schedule, roles).max(initial=0))
 
 
 def average_bytes(schedule: Schedule, timeline: Timeline) -> float:

@@ -42,14 +42,13 @@ SHARED_INPUTS = 2
 """Number of pieces for outputs with several readers."""
 
 
-def plan_constant_region(schedule: Schedule, *, intra_layer: bool) -> Region:
+def plan_constant_region(schedule: Schedule, activations: Activations, *, intra_layer: bool) -> Region:
     """Return the region in which the blocks of an on-demand schedule can live.
 
     Args:
+        activations: those of its graph.
         intra_layer: gradients lie in the pieces of their activations.
     """
-    graph = schedule.graph
-    activations = Activations(graph)
     region = walk(activations)
     if intra_layer:
         gradients = {g: region.pieces[a] for g, a in activations.of_gradients.items() if a in region.pieces}
@@ -58,7 +57,7 @@ def plan_constant_region(schedule: Schedule, *, intra_layer: bool) -> Region:
     kinds: dict[tuple[object, ...], set[int]] = {("elsewhere",): set(activations.all - region.pieces.keys())}
     for block, kind in _internal_blocks(activations):
         kinds.setdefault(kind, set()).add(block)
-    return join_regions(region, *(plan_region(schedule, blocks) for blocks in kinds.values()))
+    return join_regions(region, plan_region(schedule, *kinds.values()))
 
 
 def without_shared_batch(graph: TaskGraph, region: Region) -> TaskGraph:

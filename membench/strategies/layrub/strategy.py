@@ -17,7 +17,7 @@ The order of 3.1, weight gradient before data gradient, is the graph's own. Not 
 convolutions, searches for what to prefetch, and keeps activations and gradients apart.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import zip_longest
 
 from membench.core.graph.schedule import Schedule
@@ -42,6 +42,7 @@ class LayrubIntra(Strategy):
     """
 
     name = "layrub_intra"
+    plans_for_budgets = False
 
     def __init__(self, gradient_streams: bool = False) -> None:
         self._gradient_streams = gradient_streams
@@ -113,31 +114,30 @@ class _Migration(Strategy):
 
     def _migrate(self, graph: TaskGraph, budget_bytes: int | None, *, intra_layer: bool) -> Schedule:
         """Return the schedule of Algorithm 1; a fixed region is planned from what it holds on demand."""
-        stays = kept_on_device(graph) if self._fixed_region else set()
-        region = None
-        if self._fixed_region:
-            on_demand = ScheduleBuilder(self.name, graph, budget_bytes=None)
-            region = plan_constant_region(
-                self._algorithm_1(on_demand, stays, intra_layer=intra_layer), intra_layer=intra_layer
-            )
-            graph = without_shared_batch(graph, region)
-        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region)
-        return self._algorithm_1(builder, stays, intra_layer=intra_layer)
-
-    def _algorithm_1(self, builder: ScheduleBuilder, stays: set[int], *, intra_layer: bool) -> Schedule:
-        graph = builder.graph
+        activations, region = Activations(graph), None
         migrating = saved_for_backward(graph)
         if not self._only_needed:
-            inputs = Activations(graph).inputs
+            inputs = activations.inputs
             migrating.update(b for layer in graph.backward_layers for b in inputs.get(layer.layer, ()))
-        _forward(builder, migrating - stays)
-        self._backward(builder, intra_layer=intra_layer)
+        if self._fixed_region:
+            migrating -= kept_on_device(graph)
+            builder = ScheduleBuilder(self.name, graph, budget_bytes=None)
+            on_demand = self._algorithm_1(builder, migrating, activations, intra_layer=intra_layer)
+            region = plan_constant_region(on_demand, activations, intra_layer=intra_layer)
+            graph = without_shared_batch(graph, region)
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region)
+        return self._algorithm_1(builder, migrating, activations, intra_layer=intra_layer)
+
+    def _algorithm_1(
+        self, builder: ScheduleBuilder, migrating: set[int], activations: Activations, *, intra_layer: bool
+    ) -> Schedule:
+        _forward(builder, migrating)
+        self._backward(builder, activations.inputs, intra_layer=intra_layer)
         return builder.finish()
 
-    def _backward(self, builder: ScheduleBuilder, *, intra_layer: bool) -> None:
+    def _backward(self, builder: ScheduleBuilder, inputs: Mapping[int, tuple[int, ...]], *, intra_layer: bool) -> None:
         """Algorithm 1, backward: prefetch the next layer's data while this layer runs."""
         layers = builder.graph.backward_layers
-        inputs = Activations(builder.graph).inputs
         for layer, following in zip_longest(layers, layers[1:]):
             if following:
                 data = {*following.reads, *inputs.get(following.layer, ())}
@@ -154,6 +154,7 @@ class LayrubInter(_Migration):
     """Layrub's inter-layer migration alone (Section 3.3)."""
 
     name = "layrub_inter"
+    plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         return self._migrate(graph, budget_bytes, intra_layer=False)
@@ -163,6 +164,7 @@ class LayrubHybrid(_Migration):
     """Layrub's inter-layer migration with intra-layer reuse (Section 3.4)."""
 
     name = "layrub_hybrid"
+    plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         return self._migrate(mask_relu(graph, cost), budget_bytes, intra_layer=True)

@@ -55,9 +55,8 @@ def plan_metrics(parts: Runs) -> Metrics:
     Batch norm takes its statistics over ``batch_norm_samples``.
     """
     first = parts[0].schedule
-    metrics = _memory_metrics(first)
-    for name in _PEAKS:
-        metrics[name] = max(_memory_metrics(part.schedule)[name] for part in parts)
+    of_parts = [_memory_metrics(part.schedule) for part in parts]
+    metrics = of_parts[0] | {name: max(found[name] for found in of_parts) for name in _PEAKS}
     largest = max((part.schedule for part in parts), key=lambda schedule: schedule.peak_bytes)
     metrics.update(parts_metrics(held_at_peak_bytes(largest)))
     metrics.update(micro_batch_size=first.graph.batch_size, micro_batches=sum(part.count for part in parts))

@@ -4,6 +4,7 @@ import torch
 
 from membench.capture.update.captured_update import CapturedUpdate
 from membench.core.errors import OutOfMemory, UnsupportedStrategy
+from membench.core.libraries.garbage import without_collection
 from membench.core.step.workload import share_size
 from membench.frameworks.pytorch import PyTorch
 from membench.planning.memory.device_memory import DeviceMemory, device_memory
@@ -27,6 +28,7 @@ MEASURED_SAMPLES = 8
 """On how many samples, at most, a simulated cell measures densities."""
 
 
+@without_collection()  # which would look through millions of objects again and again
 def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
     """Play a cell and add its numbers to `found`, those of memory first: of a step that does not fit, they remain.
 
