@@ -45,11 +45,13 @@ RESTRICTED = {
         "joblib.externals.loky.process_executor",
     ],
     "membench/data/cifar10.py": ["pickle", "pickle.UnpicklingError", "pickle.Unpickler"],
+    "membench/pictures/snapshot.py": ["pickle", "pickle.dumps"],
 }
-"""CIFAR-10 is distributed as pickles; its tests show that reading one calls nothing.
+"""Snapshots are only written, in the form that PyTorch's viewers read.
 
-The processes of an advice are children of
-the caller's own, and read what it has written."""
+CIFAR-10 is distributed as pickles; its tests show that reading one calls nothing. The processes of an advice are
+children of the caller's own, and read what it has written.
+"""
 
 
 def unsafe_names(text: str) -> Iterator[str]:

@@ -37,23 +37,23 @@ class Result:
         picture: module with `draw`, which returns the result as a figure.
     """
 
-    _text: ClassVar[str]
-    _picture: ClassVar[str]
+    text_module: ClassVar[str]
+    picture_module: ClassVar[str]
 
     def __init_subclass__(cls, *, text: str, picture: str, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls._text, cls._picture = text, picture
+        cls.text_module, cls.picture_module = text, picture
 
     def __str__(self) -> str:
-        return as_text(import_module(self._text).blocks(self), columns())
+        return as_text(import_module(self.text_module).blocks(self), columns())
 
     def _repr_html_(self) -> str:
         """Return the result as a notebook shows it."""
-        return as_html(import_module(self._text).blocks(self))
+        return as_html(import_module(self.text_module).blocks(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON has; units are in the names, and what is not finite is None."""
-        found: dict[str, Any] = as_plain(import_module(self._text).values(self))
+        found: dict[str, Any] = as_plain(import_module(self.text_module).values(self))
         return found
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -62,23 +62,23 @@ class Result:
 
     def to_markdown(self) -> str:
         """Return what is printed as Markdown."""
-        return as_markdown(import_module(self._text).blocks(self))
+        return as_markdown(import_module(self.text_module).blocks(self))
 
     def to_dataframe(self) -> "pd.DataFrame":
         """Return the result's table, a row for each plan, span or the like; units are in the columns' names."""
         import pandas as pd
 
-        return pd.DataFrame(list(import_module(self._text).rows(self)))
+        return pd.DataFrame(list(import_module(self.text_module).rows(self)))
 
     def figure(self) -> "Figure":
         """Return the result as a picture; `Figure.savefig` writes it."""
-        found: Figure = import_module(self._picture).draw(self)
+        found: Figure = import_module(self.picture_module).draw(self)
         return found
 
 
 def print_result(result: Result, output: Output) -> None:
     """Print a result in a form."""
-    text = import_module(result._text)
+    text = import_module(result.text_module)
     print_answer(output, text.blocks(result), text.values(result), text.rows(result))
 
 

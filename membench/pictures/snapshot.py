@@ -61,7 +61,7 @@ class _Player:
         graph, held_bytes = run.schedule.graph, run.schedule.space_changes.held_bytes
         self._time_us = max(self._time_us, round(start_s * _US_PER_S))
         if graph.overhead_bytes and (FRAMEWORK, "") not in self._kept:
-            self._kept[FRAMEWORK, ""] = self._allocate(graph.overhead_bytes, FRAMEWORK, "")
+            self._kept[FRAMEWORK, ""] = self.allocate(graph.overhead_bytes, FRAMEWORK, "")
         addresses = self._before(run)
         starts_s = {span.instruction: span.start_s for span in run.timeline.spans}
         changes, held = _changes(run.schedule), _Held(self)
@@ -74,9 +74,7 @@ class _Player:
             self._change(changes.get(index, ()), addresses, graph)
             task = graph.tasks[instruction.task]
             if task.workspace_bytes:
-                self._free(
-                    self._allocate(task.workspace_bytes, f"{WORKSPACE} of {task.name}", graph.layers[task.layer])
-                )
+                self.free(self.allocate(task.workspace_bytes, f"{WORKSPACE} of {task.name}", graph.layers[task.layer]))
         held.become(0)
         for block in (graph.blocks[index] for index in addresses if not graph.blocks[index].is_external):
             self._keep(block, addresses[block.index])
@@ -118,29 +116,29 @@ class _Player:
     def _before(self, run: RepeatedRun) -> dict[int, int]:
         """Return the addresses of what is there before a run, in place of the last run's arguments."""
         for key in [key for key in self._kept if key[1] in ARGUMENT_ROLES]:
-            self._free(self._kept.pop(key))
+            self.free(self._kept.pop(key))
         graph, addresses = run.schedule.graph, dict[int, int]()
         for block in (each for each in graph.blocks if each.is_external and each.size_bytes):
             if (key := (block.name, str(block.role))) not in self._kept:
-                self._kept[key] = self._allocate(block.size_bytes, *_named(block, graph))
+                self._kept[key] = self.allocate(block.size_bytes, *_named(block, graph))
             addresses[block.index] = self._kept[key]
         return addresses
 
     def _keep(self, block: Block, address: int) -> None:
         """Hold a result in place of the last run's."""
         if (key := (block.name, str(block.role))) in self._kept:
-            self._free(self._kept[key])
+            self.free(self._kept[key])
         self._kept[key] = address
 
     def _change(self, changes: Iterable[tuple[int, int]], addresses: dict[int, int], graph: TaskGraph) -> None:
         for block, size_bytes in changes:
             if size_bytes < 0:
-                self._free(addresses.pop(block))
+                self.free(addresses.pop(block))
                 self._kept = {key: kept for key, kept in self._kept.items() if kept in self._used}
             elif size_bytes:
-                addresses[block] = self._allocate(size_bytes, *_named(graph.blocks[block], graph))
+                addresses[block] = self.allocate(size_bytes, *_named(graph.blocks[block], graph))
 
-    def _allocate(self, size_bytes: int, name: str, layer: str) -> int:
+    def allocate(self, size_bytes: int, name: str, layer: str) -> int:
         before_bytes = self._allocator.reserved_bytes
         address = self._allocator.allocate(size_bytes)
         if grown_bytes := self._allocator.reserved_bytes - before_bytes:
@@ -148,7 +146,7 @@ class _Player:
         self._used[address] = self._add("alloc", address, size_bytes, [{"name": name, "filename": layer, "line": 0}])
         return address
 
-    def _free(self, address: int) -> None:
+    def free(self, address: int) -> None:
         made = self._used.pop(address)
         for action in ("free_requested", "free_completed"):
             self._add(action, address, made["size"], made["frames"])
@@ -178,8 +176,8 @@ class _Held:
         if size_bytes == self._size_bytes:
             return
         if self._size_bytes:
-            self._player._free(self._address)
-        self._address = self._player._allocate(size_bytes, UNUSED, "") if size_bytes else 0
+            self._player.free(self._address)
+        self._address = self._player.allocate(size_bytes, UNUSED, "") if size_bytes else 0
         self._size_bytes = size_bytes
 
 

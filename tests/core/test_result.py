@@ -72,7 +72,7 @@ PRESENTED_BY = {
 def test_each_kind_names_the_modules_that_present_it() -> None:
     assert set(Result.__subclasses__()) == set(PRESENTED_BY)
     for kind, (text, drawn) in PRESENTED_BY.items():
-        assert (kind._text, kind._picture) == (text.__name__, drawn.__name__)
+        assert (kind.text_module, kind.picture_module) == (text.__name__, drawn.__name__)
         assert all(callable(getattr(text, name)) for name in ("blocks", "values", "rows"))
         assert callable(drawn.draw)
 

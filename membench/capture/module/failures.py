@@ -98,20 +98,16 @@ def failures_named(workload: Workload, layer_name: Callable[[], str]) -> Iterato
     except MembenchError:
         raise
     except Exception as error:
-        _check_batch_fits(workload, layer_name(), _first_line(error))
-        raise UnsupportedModel(layer_name(), *_failure(workload, error)) from error
+        misfit = _misfit(workload, layer_name(), _first_line(error))
+        raise misfit or UnsupportedModel(layer_name(), *_failure(workload, error)) from error
     finally:
         logger.setLevel(level)
 
 
-def _check_batch_fits(workload: Workload, layer: str, message: str) -> None:
-    """Refuse a batch that is not of the module's shapes, dtypes or names, by what torch says of it.
-
-    Raises:
-        BatchMismatch: it is not.
-    """
+def _misfit(workload: Workload, layer: str, message: str) -> BatchMismatch | None:
+    """Return the error for a batch that is not of the module's shapes, dtypes or names, by what torch says of it."""
     if workload.accumulates or not _MISFIT.search(message):
-        return
+        return None
     if _OF_OUTPUT.search(message):
         what = "the loss does not take what the module returns"
         message += "; pass a function of the output, such as lambda output: output.loss for a network of transformers"
@@ -120,7 +116,7 @@ def _check_batch_fits(workload: Workload, layer: str, message: str) -> None:
         what = "the targets do not fit the loss" if layer == LOSS else f"the batch does not fit {place}"
     tensors = [*named_leaves("inputs", workload.inputs), *named_leaves("targets", workload.targets)]
     given = [f"{name} {_in_words(leaf)}" for name, leaf in tensors if isinstance(leaf, Tensor)]
-    raise BatchMismatch(layer, what, message, ", ".join(given))
+    return BatchMismatch(layer, what, message, ", ".join(given))
 
 
 def _in_words(tensor: Tensor) -> str:

@@ -115,7 +115,7 @@ class Joint(Strategy):
         """Return the best plan found with some updates on the host.
 
         Args:
-            planner: of all updates on the host; the search starts at its linear program's number, or above.
+            planner: the planner of all updates on the host, at whose linear program's number the search starts.
         """
         from membench.strategies.joint.planner import Planner
 
@@ -163,7 +163,7 @@ def _lowest(numbers: range, value: Callable[[int, float], float]) -> int:
     """Return a number of a low value: the lowest of a few in equal strides, then of those beside it, in half of these.
 
     Args:
-        value: of a number; may be infinite where it is no lower than its second argument.
+        value: returns a number's value, or infinity where that is not below its second argument.
     """
     stride = ceil(len(numbers) / STRIDES)
     best, lowest, near = numbers[0], inf, sorted({*numbers[::stride], numbers[-1]})
