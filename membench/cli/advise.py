@@ -119,7 +119,7 @@ def run(options: Options | ClusterOptions) -> int:
     # torch takes seconds, which a wrong word need not wait for
     from membench.advice.advise import Adviser
     from membench.advice.device.configured import module_changes
-    from membench.advice.device.text import further_blocks
+    from membench.advice.device.text import further_elements
     from membench.strategies.pytorch import PyTorch
     from membench.sweep.cells.cell import Cell
 
@@ -148,7 +148,7 @@ def run(options: Options | ClusterOptions) -> int:
         print(shown(_write_page(folder / f"{name}.html", advice, _pictures(adviser, advice))))
     elif options.output is Output.TEXT:
         assumed = f"Assumed: {'; '.join(assumptions(workload, cell.optimizer, cell.simulated_device))}."
-        show([*further_blocks(advice), "", assumed])
+        show([*further_elements(advice), "", assumed])
     else:
         print_result(advice, Output(options.output))
     if options.tracking.mode != "disabled":
@@ -157,9 +157,9 @@ def run(options: Options | ClusterOptions) -> int:
 
 
 def _print_begun(advice: "Advice") -> None:
-    from membench.advice.device.text import plain_blocks
+    from membench.advice.device.text import plain_elements
 
-    show(plain_blocks(advice))
+    show(plain_elements(advice))
 
 
 def _workload(step: Configuration) -> "Workload":

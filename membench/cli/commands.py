@@ -7,7 +7,7 @@ from pathlib import Path
 
 from membench.core import configuration
 from membench.core.configuration import IS_INSTALLED
-from membench.core.document import Block, Code, Facts
+from membench.core.document import Code, Element, Facts
 from membench.core.errors import MembenchError
 
 COMMANDS = {
@@ -84,7 +84,7 @@ def groups_of(command: str) -> tuple[str, ...]:
     return tuple(key for key in keys if key not in NOT_TAKEN.get(command, ()))
 
 
-def overview() -> list[Block]:
+def overview() -> list[Element]:
     """Return the help of `membench` itself: its sub-commands."""
     firsts = ((command, docstring(command).splitlines()[0]) for command in commands_here())
     return [
@@ -96,7 +96,7 @@ def overview() -> list[Block]:
     ]
 
 
-def command_help(command: str) -> list[Block]:
+def command_help(command: str) -> list[Element]:
     """Return the help of a sub-command: its module's docstring, then its options with their defaults."""
     described = list(_described(docstring(command)))[:-1]
     if COMMANDS[command] is None:
@@ -115,8 +115,8 @@ def _option(line: str) -> tuple[str, str]:
     return (name if value in ("null", "") or "$" in value else f"{name}={value}"), description.strip()
 
 
-def _described(text: str) -> Iterator[Block]:
-    """Yield a docstring as blocks: paragraphs, commands, and options with what follows them behind two spaces."""
+def _described(text: str) -> Iterator[Element]:
+    """Yield a docstring as elements: paragraphs, commands, and options with what follows them behind two spaces."""
     for paragraph in text.split("\n\n"):
         entries: list[str] = []
         for line in paragraph.splitlines():
@@ -128,7 +128,7 @@ def _described(text: str) -> Iterator[Block]:
         yield ""
 
 
-def _entries(entries: Sequence[str]) -> Iterator[Block]:
+def _entries(entries: Sequence[str]) -> Iterator[Element]:
     """Yield commands and options; what stands next to several of them begins in one column."""
     pairs = [[*re.split(r" {2,}", entry, maxsplit=1), ""][:2] for entry in entries]
     widest = max(len(name) for name, _ in pairs)

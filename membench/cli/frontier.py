@@ -138,7 +138,7 @@ def run(options: Options) -> int:
     """Sweep each job, write its table and its picture, print what came out, and return the exit code."""
     # torch and matplotlib take seconds, which a wrong word need not wait for
     from membench.pictures.frontier import draw, save
-    from membench.pictures.frontier_text import blocks, rows
+    from membench.pictures.frontier_text import elements, rows
     from membench.sweep.frontier import Cells, sweep
 
     found = []
@@ -151,11 +151,11 @@ def run(options: Options) -> int:
         save(draw(frontier), job.picture)
         found.append(frontier)
         if options.output is Output.TEXT:
-            show([*blocks(frontier), *_failures(made), shown(job.table), shown(job.picture)])
+            show([*elements(frontier), *_failures(made), shown(job.table), shown(job.picture)])
     if options.output is not Output.TEXT:
         print_answer(
             options.output,
-            chain.from_iterable(map(blocks, found)),
+            chain.from_iterable(map(elements, found)),
             [frontier.to_dict() for frontier in found],
             [{"step": frontier.title, **row} for frontier in found for row in rows(frontier)],
         )

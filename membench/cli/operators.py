@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from membench.core.document import Block, Table
+from membench.core.document import Element, Table
 from membench.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ LEAST_SHARE = 0.001
 """Of the time of all operators: one with less has no line of its own."""
 
 
-def operator_blocks(operators: "Sequence[OperatorTime]", step_time_s: float) -> Iterator[Block]:
+def operator_elements(operators: "Sequence[OperatorTime]", step_time_s: float) -> Iterator[Element]:
     """Yield a table of the operators of a step, which takes so long."""
     total_s = sum(operator.time_s for operator in operators)
     shown = [operator for operator in operators if operator.time_s >= LEAST_SHARE * total_s]

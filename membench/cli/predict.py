@@ -43,9 +43,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from membench.cli.assumptions import assumptions
 from membench.cli.cluster_words import read_cluster
 from membench.cli.command_line import compose_step, words_of_one_step
-from membench.cli.operators import operator_blocks
+from membench.cli.operators import operator_elements
 from membench.cli.words import FLAG, take_options
-from membench.core.document import Block, Facts
+from membench.core.document import Element, Facts
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration
 from membench.core.result import Output, print_answer
@@ -119,12 +119,12 @@ def run(options: Options) -> int:
         *(_of_ranks(ranks, prediction) if cluster.devices > 1 else ()),
         ("assumed", "; ".join(assumptions(workload, cell.optimizer, cluster.profile))),
     ]
-    blocks: list[Block] = [headline(prediction, *_words(cell)), Facts(tuple(pairs))]
+    elements: list[Element] = [headline(prediction, *_words(cell)), Facts(tuple(pairs))]
     if operators:
-        blocks += ["", *operator_blocks(operators, prediction.step_time_s)]
+        elements += ["", *operator_elements(operators, prediction.step_time_s)]
     print_answer(
         options.output,
-        blocks,
+        elements,
         values(prediction) | _more(options, ranks, operators),
         map(asdict, operators) if operators else rows(prediction),
     )

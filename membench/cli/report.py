@@ -71,5 +71,5 @@ def run(options: SweepOptions | CompareOptions) -> int:
     before, after = read_records(options.before), read_records(options.after)
     made = comparison.compare_records(before, after, tolerance=options.tolerance)
     named = [f"A: {options.before}", f"B: {options.after}"]
-    print_answer(options.output, [*named, *comparison.blocks(made)], rows=comparison.rows(made))
+    print_answer(options.output, [*named, *comparison.elements(made)], rows=comparison.rows(made))
     return int(not made.is_same)

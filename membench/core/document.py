@@ -1,4 +1,4 @@
-"""What is printed, as blocks: for a terminal of any width, as Markdown, or as HTML for a notebook.
+"""What is printed, as elements: for a terminal of any width, as Markdown, or as HTML for a notebook.
 
     paragraphs (text) | Facts: names and values | Table | Code
 
@@ -58,46 +58,46 @@ class Code:
     is_shell: bool = False
 
 
-Block = str | Facts | Table | Code
+Element = str | Facts | Table | Code
 """A text is one paragraph, which may begin with spaces; an empty one is an empty line."""
 
 
-def as_text(blocks: Iterable[Block], width: int | None = None, *, paint: bool = False) -> str:
-    """Return blocks as the lines of a terminal.
+def as_text(elements: Iterable[Element], width: int | None = None, *, paint: bool = False) -> str:
+    """Return elements as the lines of a terminal.
 
     Args:
         width: characters of a line; None: lines of any length.
         paint: with the terminal's styles.
     """
     lines: list[str] = []
-    for position, block in enumerate(blocks):
-        match block:
+    for position, element in enumerate(elements):
+        match element:
             case str():
                 style = BOLD if position == 0 else ""
-                lines += (_painted(line, style, paint=paint) for line in folded(block, width))
+                lines += (_painted(line, style, paint=paint) for line in folded(element, width))
             case Facts():
-                lines += _fact_lines(block, width, paint=paint)
+                lines += _fact_lines(element, width, paint=paint)
             case Table():
-                lines += _table_lines(block, width, paint=paint)
+                lines += _table_lines(element, width, paint=paint)
             case Code():
-                fold = _folded_command if block.is_shell else _folded_code
-                lines += (line for each in block.lines for line in fold(each, width))
+                fold = _folded_command if element.is_shell else _folded_code
+                lines += (line for each in element.lines for line in fold(each, width))
     return "\n".join(lines)
 
 
-def as_markdown(blocks: Iterable[Block]) -> str:
-    """Return blocks as Markdown in GitHub's form."""
+def as_markdown(elements: Iterable[Element]) -> str:
+    """Return elements as Markdown in GitHub's form."""
     parts: list[str] = []
-    for block in blocks:
-        match block:
+    for element in elements:
+        match element:
             case str():
-                parts.append(block.strip())
+                parts.append(element.strip())
             case Facts():
-                parts.append("\n".join(f"- **{name}**: {value}" for name, value in block.pairs))
+                parts.append("\n".join(f"- **{name}**: {value}" for name, value in element.pairs))
             case Table():
-                parts.append(markdown_table(block.shown))
+                parts.append(markdown_table(element.shown))
             case Code():
-                parts.append("\n".join(["```bash" if block.is_shell else "```python", *block.lines, "```"]))
+                parts.append("\n".join(["```bash" if element.is_shell else "```python", *element.lines, "```"]))
     return "\n\n".join(filter(None, parts))
 
 
@@ -110,24 +110,24 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, marks, *others))
 
 
-def as_html(blocks: Iterable[Block]) -> str:
-    """Return blocks as a fragment of HTML, without scripts or styles of its own."""
+def as_html(elements: Iterable[Element]) -> str:
+    """Return elements as a fragment of HTML, without scripts or styles of its own."""
     parts: list[str] = []
-    for block in blocks:
-        match block:
-            case str() if block:
-                parts.append(f"<p>{escape(block.strip())}</p>")
+    for element in elements:
+        match element:
+            case str() if element:
+                parts.append(f"<p>{escape(element.strip())}</p>")
             case Facts():
                 rows = "".join(
-                    f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in block.pairs
+                    f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in element.pairs
                 )
                 parts.append(f"<table>{rows}</table>")
-            case Table() if block.shown:
-                head, *others = ("".join(f"<{{0}}>{escape(cell)}</{{0}}>" for cell in row) for row in block.shown)
+            case Table() if element.shown:
+                head, *others = ("".join(f"<{{0}}>{escape(cell)}</{{0}}>" for cell in row) for row in element.shown)
                 rows = "".join(f"<tr>{row.format('td')}</tr>" for row in others)
                 parts.append(f"<table><thead><tr>{head.format('th')}</tr></thead><tbody>{rows}</tbody></table>")
             case Code():
-                parts.append(f"<pre>{escape(chr(10).join(block.lines))}</pre>")
+                parts.append(f"<pre>{escape(chr(10).join(element.lines))}</pre>")
     return "\n".join(parts)
 
 
@@ -202,20 +202,22 @@ def _table_lines(table: Table, width: int | None, *, paint: bool) -> Iterator[st
     columns = list(zip(*table.shown, strict=True))
     right = _are_numbers(table.shown)
     wide = [max(map(len, column)) for column in columns]
-    for number, block in enumerate(_blocks(wide, right, min(table.keys, len(columns)), width)):
+    for number, part_columns in enumerate(_column_groups(wide, right, min(table.keys, len(columns)), width)):
         if number:
             yield ""
-        for row, cells in enumerate(zip(*(columns[position] for position, _ in block), strict=True)):
-            wrapped = [folded(cell, size, behind="") for cell, (_, size) in zip(cells, block, strict=True)]
+        for row, cells in enumerate(zip(*(columns[position] for position, _ in part_columns), strict=True)):
+            wrapped = [folded(cell, size, behind="") for cell, (_, size) in zip(cells, part_columns, strict=True)]
             for parts in zip_longest(*wrapped, fillvalue=""):
                 line = INDENT.join(
                     f"{part:{'>' if right[position] else '<'}{size}}"
-                    for part, (position, size) in zip(parts, block, strict=True)
+                    for part, (position, size) in zip(parts, part_columns, strict=True)
                 )
                 yield _painted((INDENT + line).rstrip(), "" if row else BOLD, paint=paint)
 
 
-def _blocks(wide: Sequence[int], right: Sequence[bool], keys: int, width: int | None) -> list[list[tuple[int, int]]]:
+def _column_groups(
+    wide: Sequence[int], right: Sequence[bool], keys: int, width: int | None
+) -> list[list[tuple[int, int]]]:
     """Return the columns of each part of a table as positions and characters."""
     if width is None:
         return [list(enumerate(wide))]

@@ -8,7 +8,7 @@ from math import isfinite
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from membench.core.document import Block, as_html, as_markdown, as_text
+from membench.core.document import Element, as_html, as_markdown, as_text
 from membench.core.terminal import columns, show
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Result:
     and pictures need matplotlib.
 
     Args:
-        text: module with functions of the result: `blocks`, what is printed; `values`, what JSON has; `rows`, those of
-            its table, each with values by column.
+        text: module with functions of the result: `elements`, what is printed; `values`, what JSON has; `rows`, its
+            table's, each with values by column.
         picture: module with `draw`, which returns the result as a figure.
     """
 
@@ -45,11 +45,11 @@ class Result:
         cls.text_module, cls.picture_module = text, picture
 
     def __str__(self) -> str:
-        return as_text(import_module(self.text_module).blocks(self), columns())
+        return as_text(import_module(self.text_module).elements(self), columns())
 
     def _repr_html_(self) -> str:
         """Return the result as a notebook shows it."""
-        return as_html(import_module(self.text_module).blocks(self))
+        return as_html(import_module(self.text_module).elements(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON has; units are in the names, and what is not finite is None."""
@@ -62,7 +62,7 @@ class Result:
 
     def to_markdown(self) -> str:
         """Return what is printed as Markdown."""
-        return as_markdown(import_module(self.text_module).blocks(self))
+        return as_markdown(import_module(self.text_module).elements(self))
 
     def to_dataframe(self) -> "pd.DataFrame":
         """Return the result's table, a row for each plan, span or the like; units are in the columns' names."""
@@ -79,28 +79,28 @@ class Result:
 def print_result(result: Result, output: Output) -> None:
     """Print a result in a form."""
     text = import_module(result.text_module)
-    print_answer(output, text.blocks(result), text.values(result), text.rows(result))
+    print_answer(output, text.elements(result), text.values(result), text.rows(result))
 
 
 def print_answer(
-    output: Output, blocks: Iterable[Block], values: Any = None, rows: Iterable[Mapping[str, Any]] = ()
+    output: Output, elements: Iterable[Element], values: Any = None, rows: Iterable[Mapping[str, Any]] = ()
 ) -> None:
     """Print the answer of a command in a form.
 
     Args:
-        blocks: its text.
+        elements: its text.
         values: what JSON has of it; None: the rows.
         rows: those of its table, with values by column.
     """
     rows = list(rows)
     match output:
         case Output.TEXT:
-            show(blocks)
+            show(elements)
             return
         case Output.JSON:
             text = json.dumps(as_plain(rows if values is None else values), indent=2)
         case Output.MARKDOWN:
-            text = as_markdown(blocks)
+            text = as_markdown(elements)
         case Output.CSV:
             text = as_csv(rows)
     print(text, flush=True)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from membench.core.document import RED, Block, as_text, folded
+from membench.core.document import RED, Element, as_text, folded
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -32,14 +32,14 @@ def has_styles(stream: TextIO | None = None) -> bool:
     return not is_refused and _is_terminal(stream or sys.stdout)
 
 
-def show(blocks: Iterable[Block]) -> None:
-    """Print blocks to stdout, in its width and its styles."""
-    print(as_text(blocks, columns(), paint=has_styles()), flush=True)
+def show(elements: Iterable[Element]) -> None:
+    """Print elements to stdout, in its width and its styles."""
+    print(as_text(elements, columns(), paint=has_styles()), flush=True)
 
 
-def show_help(blocks: Iterable[Block]) -> None:
+def show_help(elements: Iterable[Element]) -> None:
     """Print a help to stdout, in lines that are easy to read, wherever it goes."""
-    print(as_text(blocks, min(columns() or HELP_COLUMNS, HELP_COLUMNS), paint=has_styles()), flush=True)
+    print(as_text(elements, min(columns() or HELP_COLUMNS, HELP_COLUMNS), paint=has_styles()), flush=True)
 
 
 def complain(origin: str, message: str) -> None:

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from membench.core.document import Block, Table
+from membench.core.document import Element, Table
 from membench.core.tables import format_number
 from membench.core.units import format_bytes, format_seconds
 from membench.pictures.frontier import Frontier
 
 
-def blocks(frontier: Frontier) -> Iterator[Block]:
+def elements(frontier: Frontier) -> Iterator[Element]:
     """Yield the points that no other one beats in both memory and time."""
     yield frontier.title
     rows, fastest_s = [("peak", "step time", "over eager", "strategy", "above optimal")], float("inf")

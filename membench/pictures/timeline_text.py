@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from membench.core.document import Block, Table
+from membench.core.document import Element, Table
 from membench.core.graph.schedule import Compute
 from membench.core.units import format_bytes, format_seconds
 from membench.pictures.observed_step import ObservedStep
 
 
-def blocks(step: ObservedStep) -> Iterator[Block]:
+def elements(step: ObservedStep) -> Iterator[Element]:
     """Yield what the streams do, and for how long."""
     yield f"{step.title}: peak {format_bytes(step.peak_bytes)}, step {format_seconds(step.step_time_s)}"
     found: dict[tuple[str, str], list[float]] = {}

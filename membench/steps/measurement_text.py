@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from membench.core.document import Block, Facts
+from membench.core.document import Element, Facts
 from membench.core.units import format_bytes, format_seconds
 from membench.steps.measurement import StepMeasurement
 
 _NOT_VALUES = ("throughput", "plan", "timelines")
 
 
-def blocks(measurement: StepMeasurement) -> Iterator[Block]:
+def elements(measurement: StepMeasurement) -> Iterator[Element]:
     """Yield the measurement as it is printed."""
     parts = sum(run.count for run in measurement.plan)
     divided = f", in {parts} micro-batches" if parts > 1 else ""

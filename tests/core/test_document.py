@@ -1,4 +1,4 @@
-"""Blocks are folded between words, in a terminal of any width."""
+"""Elements are folded between words, in a terminal of any width."""
 
 import ast
 
@@ -24,9 +24,9 @@ CODE = Code(
 
 @pytest.mark.parametrize("width", [30, 40, 80, 200, None])
 def test_no_line_is_longer_and_no_word_is_broken(width: int | None) -> None:
-    blocks = ["a headline, of some words and more of them", "", FACTS, TABLE, CODE]
-    lines = as_text(blocks, width).splitlines()
-    whole = as_text(blocks).split()
+    elements = ["a headline, of some words and more of them", "", FACTS, TABLE, CODE]
+    lines = as_text(elements, width).splitlines()
+    whole = as_text(elements).split()
     assert set(" ".join(lines).split()) == set(whole)
     longest = max(map(len, whole))
     assert width is None or all(len(line) <= max(width, longest + 10) for line in lines)

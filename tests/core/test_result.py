@@ -73,7 +73,7 @@ def test_each_kind_names_the_modules_that_present_it() -> None:
     assert set(Result.__subclasses__()) == set(PRESENTED_BY)
     for kind, (text, drawn) in PRESENTED_BY.items():
         assert (kind.text_module, kind.picture_module) == (text.__name__, drawn.__name__)
-        assert all(callable(getattr(text, name)) for name in ("blocks", "values", "rows"))
+        assert all(callable(getattr(text, name)) for name in ("elements", "values", "rows"))
         assert callable(drawn.draw)
 
 

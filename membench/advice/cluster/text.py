@@ -9,7 +9,7 @@ from membench.advice.cluster.code import TORCHTITAN, program, torchtitan
 from membench.advice.cluster.combinations import ROUNDS, Combination
 from membench.advice.cluster.search import SHOWN
 from membench.advice.overlaps import overlaps
-from membench.core.document import Block, Code, Table
+from membench.core.document import Code, Element, Table
 from membench.core.units import format_bytes, format_seconds
 from membench.steps.predicted.intervals import Interval
 
@@ -17,7 +17,7 @@ ROWS = SHOWN
 """The most combinations that the table has: those that are predicted for certain."""
 
 
-def blocks(advice: ClusterAdvice) -> Iterator[Block]:
+def elements(advice: ClusterAdvice) -> Iterator[Element]:
     """Yield the advice as it is printed."""
     yield ", ".join(_step(advice))
     yield from (f"  {line}" for line in _fixed(advice))
@@ -154,7 +154,7 @@ def _left_out(advice: ClusterAdvice) -> Iterator[str]:
     )
 
 
-def _code(advice: ClusterAdvice, combination: Combination) -> Iterator[Block]:
+def _code(advice: ClusterAdvice, combination: Combination) -> Iterator[Element]:
     yield from ("", "The fastest one, in PyTorch:", "")
     yield Code(tuple(program(advice, combination)))
     if options := torchtitan(advice, combination):

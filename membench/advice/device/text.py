@@ -7,7 +7,7 @@ from typing import Any
 
 from membench.advice.device.advice import PLAIN, Advice, AdvisedPlan, Lever, Refusal
 from membench.advice.overlaps import overlaps
-from membench.core.document import Block, Code, Facts, Table
+from membench.core.document import Code, Element, Facts, Table
 from membench.core.hardware.allocator import AllocatorSettings
 from membench.core.units import format_bytes, format_seconds, per_second
 from membench.steps.predicted.intervals import INSIDE, MEMORY, TIME, chance_in_words, in_words, ratios_of
@@ -24,19 +24,19 @@ LAYERS = 3
 _DEVICE = 'backend="cuda" if torch.cuda.is_available() else "cpu"'
 
 
-def blocks(advice: Advice) -> Iterator[Block]:
+def elements(advice: Advice) -> Iterator[Element]:
     """Yield the advice as it is printed."""
-    yield from plain_blocks(advice)
-    yield from further_blocks(advice)
+    yield from plain_elements(advice)
+    yield from further_elements(advice)
 
 
-def plain_blocks(advice: Advice) -> Iterator[Block]:
+def plain_elements(advice: Advice) -> Iterator[Element]:
     """Yield what is known of plain PyTorch before anything else is planned."""
     yield ", ".join(step_words(advice))
     yield Facts(tuple(plain_facts(advice)), _NAMES)
 
 
-def further_blocks(advice: Advice) -> Iterator[Block]:
+def further_elements(advice: Advice) -> Iterator[Element]:
     """Yield what follows plain PyTorch's."""
     yield Facts(tuple(searched_facts(advice)), _NAMES)
     yield ""
@@ -69,7 +69,7 @@ def nothing_to_change(advice: Advice) -> Iterator[str]:
     yield "For a larger batch or less memory: methods=all"
 
 
-def _of_methods(advice: Advice) -> Iterator[Block]:
+def _of_methods(advice: Advice) -> Iterator[Element]:
     if advice.plans:
         yield "Methods that fit, the fastest first:"
         yield Table(tuple(cells(advice.plans)))

@@ -22,11 +22,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from membench.cli.operators import operator_blocks
+from membench.cli.operators import operator_elements
 from membench.cli.words import NameIn, read_options, refuse_flags
 from membench.core.checks import choice
 from membench.core.configuration import ROOT
-from membench.core.document import Block, Facts, Table
+from membench.core.document import Element, Facts, Table
 from membench.core.errors import MembenchError
 from membench.core.files import shown
 from membench.core.terminal import show
@@ -170,7 +170,7 @@ def _leaving_out(card: str, datasets: "Sequence[DataSet]") -> "list[DataSet]":
     ]
 
 
-def _of_row(data: "DataSet", number: int) -> Iterator[Block]:
+def _of_row(data: "DataSet", number: int) -> Iterator[Element]:
     """Yield what was published of a row, what is predicted, and the operators of its step."""
     from membench.lab.validation.errors import comparisons
     from membench.lab.validation.predicting import operators_of, predict_rows
@@ -191,7 +191,7 @@ def _of_row(data: "DataSet", number: int) -> Iterator[Block]:
             known.append((name, f"{measured:,.6g} measured, {found:,.6g} predicted ({found / measured - 1:+.1%})"))
     yield Facts(tuple(known))
     yield ""
-    yield from operator_blocks(operators, values["step_time_s"])
+    yield from operator_elements(operators, values["step_time_s"])
 
 
 def _spread(rows: Sequence[_Row], most: int | None) -> Sequence[_Row]:

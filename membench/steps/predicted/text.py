@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 from math import inf
 from typing import Any
 
-from membench.core.document import Block, Facts
+from membench.core.document import Element, Facts
 from membench.core.units import format_bytes, format_seconds
 from membench.steps.predicted.intervals import chance_in_words, in_words
 from membench.steps.predicted.prediction import Prediction
@@ -18,7 +18,7 @@ _FIRST, _BEHIND = ("model", "precision", "optimizer"), ("kind", "stages", "parts
 """Attributes that stand first, and those behind all others."""
 
 
-def blocks(prediction: Prediction) -> Iterator[Block]:
+def elements(prediction: Prediction) -> Iterator[Element]:
     """Yield the prediction as it is printed."""
     yield headline(prediction, prediction.optimizer or ("" if prediction.kind.trains else "inference"))
     yield Facts((*facts(prediction), ("throughput", f"{prediction.samples_per_s:,.1f} samples/s")))

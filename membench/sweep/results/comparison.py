@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from membench.core.document import Block, Table
+from membench.core.document import Element, Table
 from membench.core.record import Record
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.results.listing import differences
@@ -93,7 +93,7 @@ def compare_records(
     return RecordsComparison(between, tuple(pairs), tuple(only_before), only_after, tolerance)
 
 
-def blocks(comparison: RecordsComparison) -> Iterator[Block]:
+def elements(comparison: RecordsComparison) -> Iterator[Element]:
     """Yield the comparison as it is printed: what differs between the sets, the cells of both, and the counts."""
     for name, (before, after) in comparison.between.items():
         yield f"  {name}: {before or 'none'} in A, {after or 'none'} in B"

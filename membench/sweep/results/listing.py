@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from membench.core.configuration import method_of
-from membench.core.document import Block, Table
+from membench.core.document import Element, Table
 from membench.core.record import Configuration, Outcome, Record, framework_name, limits_of
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.results.records import Records
@@ -112,7 +112,7 @@ def totals(records: Sequence[Record | None]) -> list[str]:
 RANKING = ("peak", "step time", "samples/s", "copied", "exposed", "gap")
 
 
-def ranking(records: Sequence[Record]) -> list[Block]:
+def ranking(records: Sequence[Record]) -> list[Element]:
     """Return cells as a table: for each model, batch and device those that fit, fastest first, then others."""
     options = differences([record.configuration for record in records])
     named = list(dict.fromkeys(name for each in options for name in each))

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 
 from membench.core.configuration import method_of
-from membench.core.document import Block, Facts
+from membench.core.document import Element, Facts
 from membench.core.record import AT_PEAK, Configuration, Outcome, Record, framework_name, is_simulated, limits_of
 from membench.core.units import format_bytes, format_seconds, parse_bytes
 
 
-def summary(record: Record, *more: tuple[str, str]) -> list[Block]:
+def summary(record: Record, *more: tuple[str, str]) -> list[Element]:
     """Return a cell's configuration and result as they are printed.
 
     Args:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from membench.advice.device.advice import Advice, AdvisedPlan, Lever, Refusal
-from membench.advice.device.text import code, further_blocks, values
+from membench.advice.device.text import code, further_elements, values
 from membench.core.document import as_text
 from membench.core.errors import MembenchError
 from membench.core.units import GIB
@@ -97,7 +97,7 @@ def test_an_order_that_intervals_leave_open_is_named() -> None:
 )
 def test_what_fits_needs_no_change(levers: tuple[Lever, ...], first: str, second: str) -> None:
     plan = replace(PLAN, name="pytorch", is_idle=True)
-    text = as_text(further_blocks(replace(ADVICE, fits=True, plans=(plan,), refused={}, levers=levers))).splitlines()
+    text = as_text(further_elements(replace(ADVICE, fits=True, plans=(plan,), refused={}, levers=levers))).splitlines()
     found = text.index(first)
     assert text[found + 1] == f"{second}: plain PyTorch fits, and methods that save memory seldom save time."
     assert not any("Methods that fit" in line or "import torch" in line for line in text)
