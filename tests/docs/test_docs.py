@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +207,8 @@ def _parse(words: list[str]) -> object:
     """Return the settings that the words of `membench` are."""
     words = [word.replace(ELSEWHERE, "experiments/mmcnn") for word in words]
     command, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("run", words)
+    if find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
+        rest = [word for word in rest if not re.match(r"hydra(/|\.)sweeper", word)]
     return import_module(module_of(command, rest)).parse(rest)
 
 
