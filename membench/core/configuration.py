@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from membench.core.errors import MembenchError, one_line, unknown
+from membench.core.packages import added_configurations
 from membench.core.spelling import name_in, options_in
 from membench.core.targets import find_object, find_target
 
@@ -36,6 +37,8 @@ _Loader.add_implicit_resolver(
 def names(group: str, own: Path | None = None) -> list[str]:
     """Return the names of a group's files: ``names("backend") == ["cpu", "cuda", "simulated", "xpu"]``.
 
+    Those of added packages are among them, see `membench.core.packages`.
+
     Args:
         own: a folder of the user's that is laid out as ``conf/`` and adds to it, from ``--config-dir``.
     """
@@ -50,7 +53,7 @@ def read(group: str, name: str, own: Path | None = None) -> dict[str, Any]:
     Its list of defaults is not part of that: Hydra follows it, and takes other groups' files by it.
 
     Args:
-        own: see `names`; of two files of one name, that in ``conf/`` counts.
+        own: see `names`; of two files of one name, that in ``conf/`` counts, then that of an added package.
 
     Raises:
         MembenchError: the file does not exist (the message lists those that do) or does not hold options.
@@ -65,7 +68,7 @@ def read(group: str, name: str, own: Path | None = None) -> dict[str, Any]:
 
 
 def _folders(own: Path | None) -> list[Path]:
-    return [CONF_DIRECTORY, *([own] if own else [])]
+    return [CONF_DIRECTORY, *added_configurations(), *([own] if own else [])]
 
 
 def read_options(path: Path) -> dict[str, Any]:

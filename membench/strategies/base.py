@@ -4,14 +4,17 @@ import importlib
 import inspect
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+from membench.core.configuration import read_options
 from membench.core.errors import UnsupportedStrategy, unknown
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import Mode, TaskGraph
 from membench.core.hardware.cost_model import CostModel
+from membench.core.packages import added_configurations
 from membench.core.spelling import name_in
+from membench.core.targets import find_target
 from membench.planning.rewrites.micro_batch import GraphAt
 
 
@@ -71,27 +74,40 @@ class Strategy(ABC):
 
 
 def strategies(mode: Mode = Mode.TRAINING) -> dict[str, type[Strategy]]:
-    """Return every concrete strategy of this package for a mode, by name."""
+    """Return every concrete strategy for a mode, by name: of this package, and of those that add to membench."""
     return {name: strategy for name, strategy in _all_strategies().items() if mode in strategy.modes}
 
 
 def _all_strategies() -> dict[str, type[Strategy]]:
-    """Return every concrete strategy of this package.
+    """Return every concrete strategy.
 
     Raises:
         UnsupportedStrategy: a strategy has no name, or the name of another one.
+        MembenchError: an added package's file names a class that is none; see `find_target`.
     """
-    package = importlib.import_module(__package__ or "")
     found: dict[str, type[Strategy]] = {}
+    for item in (*_of_this_package(), *_of_added_packages()):
+        name = getattr(item, "name", None)
+        if name is None or found.setdefault(name, item) is not item:
+            raise UnsupportedStrategy(f"{item.__module__}.{item.__name__} needs a name of its own, not {name!r}")
+    return dict(sorted(found.items()))
+
+
+def _of_this_package() -> Iterator[type[Strategy]]:
+    package = importlib.import_module(__package__ or "")
     for module in pkgutil.iter_modules(package.__path__, f"{__package__}."):
         for item in vars(importlib.import_module(module.name)).values():
             if inspect.isclass(item) and issubclass(item, Strategy) and not inspect.isabstract(item):
-                name = getattr(item, "name", None)
-                if name is None or found.setdefault(name, item) is not item:
-                    raise UnsupportedStrategy(
-                        f"{item.__module__}.{item.__name__} needs a name of its own, not {name!r}"
-                    )
-    return dict(sorted(found.items()))
+                yield item
+
+
+def _of_added_packages() -> Iterator[type[Strategy]]:
+    """Yield the classes that files of added packages name, in ``conf/strategy``."""
+    for folder in added_configurations():
+        for path in sorted((folder / "strategy").glob("*.yaml")):
+            made = find_target(read_options(path).get("_target_"), Strategy)
+            if inspect.isclass(made) and issubclass(made, Strategy):
+                yield made
 
 
 def find_strategy(name: str) -> type[Strategy]:

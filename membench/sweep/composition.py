@@ -7,11 +7,14 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra._internal.hydra import Hydra
-from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
 from membench.core import configuration
+from membench.core.packages import added_configurations
 from membench.core.record import Configuration, is_simulated
 from membench.sweep import model_source  # noqa: F401 (registers the source that conf/config.yaml names)
 
@@ -26,6 +29,17 @@ _OF_SWEEPS = (
 )  # fmt: skip
 """Options of how cells are run. All others are of the step, and left out of its configuration where they are null, so
 that an option that comes later leaves the hashes of earlier records as they are."""
+
+
+class AddedConfigurations(SearchPathPlugin):
+    """Adds the files of added packages to those that Hydra composes from, by whichever command."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in added_configurations():
+            search_path.append("membench", f"file://{folder}")
+
+
+Plugins.instance().register(AddedConfigurations)
 
 
 @contextmanager

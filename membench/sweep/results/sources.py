@@ -1,7 +1,7 @@
 """Hash of the sources that decide a cell's result: where it differs, a stored result is stale.
 
 These are the modules that run a cell and those that its configuration names, with all modules that they import,
-directly or not; installed packages count by torch's version. Imports are found in the text, since parsing two hundred
+directly or not; installed packages count by torch's version, but for those that add to membench. Imports are found in the text, since parsing two hundred
 files takes a second: whatever reads as one counts, also in a docstring.
 """
 
@@ -14,6 +14,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from membench.core.packages import added_packages
 
 _RUNS_CELLS = "membench.sweep.cells.run"
 _OWN = __name__.partition(".")[0]
@@ -100,7 +102,7 @@ def _root(name: str) -> _Place | None:
     folder = Path(next(iter(spec.submodule_search_locations))) if spec.submodule_search_locations else None
     parts = {part for path in (file, folder) if path for part in path.parts}
     is_installed = (file and file.is_relative_to(_STANDARD_LIBRARY)) or _INSTALLED & parts
-    return None if is_installed and name != _OWN else _Place(name, file, folder)
+    return None if is_installed and name not in (_OWN, *added_packages()) else _Place(name, file, folder)
 
 
 @cache
