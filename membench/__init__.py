@@ -18,6 +18,7 @@ steps       what `compile` and `predict` return
 pictures    one step drawn: memory over time, Chrome trace
 sweep       cells (model, method, device) run in processes, and their records
 advice      whether a step fits a device, and the fastest method with which it does
+conformance  what every strategy has to do, for the tests and for packages that add one
 cli         the commands
 lab         the laboratory, not in the wheel: papers, published measurements, training to accuracy, fits
 """

@@ -13,7 +13,7 @@ import membench
 PACKAGE = Path(membench.__file__).parent
 ORDER = (
     "core", "models", "data", "capture", "cost", "codecs", "planning", "frameworks", "backends", "execution",
-    "strategies", "profiling", "steps", "pictures", "sweep", "advice", "cli", "lab",
+    "strategies", "profiling", "steps", "pictures", "sweep", "advice", "conformance", "cli", "lab",
 )  # fmt: skip
 FOLDERS = sorted(path.parent for path in PACKAGE.rglob("*/__init__.py"))
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "validate": None,
     "fit": None,
     "calibrate": None,
+    "check": None,
     "completion": None,
 }
 """The file in `conf/` with each sub-command's options; None where the sub-command's module declares them."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.tensors import DeviceTensors
+from membench.conformance.results import run_step
 from membench.core.errors import MembenchError
 from membench.core.graph.schedule import COMPUTE_STREAM as COMPUTE
 from membench.core.graph.schedule import COPY_STREAM as COPY
@@ -22,7 +23,7 @@ from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
 from membench.steps.real.compiled_step import CompiledStep
 from tests.helpers.emulator.fake_accelerator import FakeAccelerator, fake_accelerator
-from tests.helpers.networks.contract import COST, run_step
+from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_networks import PLANS, random_reference
 from tests.helpers.planning.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
 from tests.helpers.steps.variants import EACH_VARIANT, VARIANTS

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from membench.backends.cpu import Chaos
+from membench.conformance.networks import NETWORKS, workload_of
+from membench.conformance.results import Results, run_step
 from membench.core.step.workload import Workload
 from tests.helpers.devices import DEVICE, delay
-from tests.helpers.networks.contract import NETWORKS, Results, run_step, workload
 
 pytestmark = pytest.mark.emulated
 OTHER_KERNELS = {"vit"}
@@ -35,9 +36,9 @@ def test_a_number_of_the_program_takes_the_type_of_a_tensor_without_dimensions()
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_plain_pytorch_has_the_bits_of_the_cpu(network: str) -> None:
-    on_cpu = step_on(workload(NETWORKS[network], network), torch.device("cpu"))
+    on_cpu = step_on(workload_of(network, DEVICE), torch.device("cpu"))
     delay(Chaos(seed=1, longest_delay_s=0.0002))
-    on_device = step_on(workload(NETWORKS[network], network), DEVICE)
+    on_device = step_on(workload_of(network, DEVICE), DEVICE)
     if network in OTHER_KERNELS:
         assert on_cpu.gradient_error(on_device) < 1e-5
     else:

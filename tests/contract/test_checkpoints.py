@@ -9,13 +9,15 @@ from torch.utils.checkpoint import checkpoint
 
 import membench
 from membench.capture.capture import capture
+from membench.conformance.results import Reference, reference_of
+from membench.conformance.steps import check_exact
 from membench.core.graph.task_graph import Phase
 from membench.core.step.workload import Workload
 from membench.planning.checking.validate import validate
 from membench.steps.plan import plan
 from tests.helpers.networks.checkpointed import CHECKPOINTED, TOKENS, Block, Region, workload_of
-from tests.helpers.networks.contract import COST, Reference, as_run, reference_of
-from tests.helpers.steps.checks import check_exact, check_results_and_peak, step_of
+from tests.helpers.networks.contract import COST, as_run
+from tests.helpers.steps.checks import check_results_and_peak, step_of
 from tests.helpers.steps.variants import VARIANTS
 
 pytestmark = [

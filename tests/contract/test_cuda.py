@@ -12,6 +12,8 @@ from membench.backends.accelerator_memory import cap_memory, read_memory, reset_
 from membench.backends.real import products_in
 from membench.capture.capture import Captures, capture
 from membench.cli.measure import cell_of, parse
+from membench.conformance.networks import CLASSES, NETWORKS
+from membench.conformance.steps import check_exact, has_parallel_tasks
 from membench.core.graph.precision import Precision
 from membench.core.graph.schedule import RepeatedSchedule, Schedule
 from membench.core.record import Outcome
@@ -33,9 +35,7 @@ from membench.strategies.modnn.strategy import Modnn
 from membench.sweep.cells.measured import PEAK_TOLERANCE
 from membench.sweep.processes.worker import Workers
 from tests.helpers.devices import DEVICE
-from tests.helpers.networks.contract import CLASSES, COST, NETWORKS, reference
-from tests.helpers.planning.timings import has_parallel_tasks
-from tests.helpers.steps.checks import check_exact
+from tests.helpers.networks.contract import COST, reference
 from tests.helpers.steps.variants import VARIANTS
 
 pytestmark = pytest.mark.cuda

@@ -11,6 +11,7 @@ import pytest
 
 from membench.backends.cpu import Chaos
 from membench.capture.capture import Captures
+from membench.conformance.results import Reference
 from membench.core.errors import InfeasibleSchedule
 from membench.core.graph.schedule import Schedule
 from membench.core.step.optimizer import WeightUpdate
@@ -19,7 +20,7 @@ from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
 from membench.steps.plan import plan
 from membench.steps.request import StepRequest
-from tests.helpers.networks.contract import COST, Reference
+from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_networks import random_reference
 from tests.helpers.planning.mutations import accepted_mutants
 from tests.helpers.steps.disk import Visits, host_peak_bytes, layers, least_host_bytes, prepared, run_once, within

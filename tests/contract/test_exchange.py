@@ -7,14 +7,16 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 
 from membench.backends.cpu import Chaos
+from membench.conformance.results import reference_of
+from membench.conformance.steps import check_exact, check_peak
 from membench.core.graph.schedule import AllReduce, Compute, Schedule
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import live_bytes
 from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
-from tests.helpers.networks.contract import COST, reference, reference_of
+from tests.helpers.networks.contract import COST, reference
 from tests.helpers.networks.random_networks import PLANS, random_workload
-from tests.helpers.steps.checks import check_exact, check_peak, step_of
+from tests.helpers.steps.checks import step_of
 from tests.helpers.steps.variants import COMBINED, EACH_COMBINED, planned
 
 

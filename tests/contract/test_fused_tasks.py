@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from membench.conformance.results import Reference, reference_of, run_step
 from membench.core.step.workload import Workload
 from membench.planning.checking.validate import validate
 from membench.planning.fusion.graph import fused
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.plan import plan
 from tests.helpers.kernels.compiled_functions import cached_in, without_compiler
-from tests.helpers.networks.contract import Reference, reference_of, run_step
 from tests.helpers.steps.checks import check_results_and_peak, step_of
 from tests.helpers.steps.variants import VARIANTS
 

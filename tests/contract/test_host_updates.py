@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from membench.backends.cpu import Chaos
+from membench.conformance.networks import workload_of
+from membench.conformance.results import Reference
 from membench.core.graph.schedule import HOST_STREAM, Compute, Schedule
 from membench.core.graph.task_graph import Phase, Role, TaskGraph
 from membench.core.step.optimizer import Gradients
@@ -21,7 +23,7 @@ from membench.planning.rewrites.update import add_update
 from membench.steps.plan import plan
 from membench.steps.real.real_update import RealUpdate
 from tests.helpers.devices import DEVICE, allocator_peak_bytes
-from tests.helpers.networks.contract import COST, NETWORKS, Reference, workload
+from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_networks import random_layers, random_reference
 from tests.helpers.planning.mutations import accepted_mutants
 from tests.helpers.steps.disk import host_peak_bytes, layers, least_host_bytes, within
@@ -123,7 +125,7 @@ def check_right(
 @pytest.mark.slow
 @pytest.mark.parametrize("mutants", [60, pytest.param(1000, marks=pytest.mark.exhaustive)])
 def test_accepted_mutants_update_right(mutants: int) -> None:
-    original = workload(NETWORKS["lstm_cnn"], "lstm_cnn")
+    original = workload_of("lstm_cnn", DEVICE)
     make = MAKERS["adamw"]
     expected = plain_steps(original, make, on_host=True)
     first = deepcopy(original)
@@ -145,7 +147,7 @@ def test_accepted_mutants_update_right(mutants: int) -> None:
 
 
 def test_the_host_computes_beside_the_device() -> None:
-    work = workload(NETWORKS["lstm_cnn"], "lstm_cnn")
+    work = workload_of("lstm_cnn", DEVICE)
     step = updating_step(work, MAKERS["adamw"](work.module.parameters()), HostUpdates())
     schedule = step.schedule
     on_host = [item for item in schedule.instructions if isinstance(item, Compute) and item.stream == HOST_STREAM]

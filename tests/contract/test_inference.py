@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import membench
 from membench.backends.cpu import Chaos
 from membench.capture.capture import CapturedStep, Captures, capture
+from membench.conformance.networks import workload_of
 from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import Mode, Phase, Role
@@ -27,7 +28,7 @@ from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
 from tests.helpers.devices import DEVICE, allocator_peak_bytes, backend_of
 from tests.helpers.emulator.accelerator_schedules import visiting
-from tests.helpers.networks.contract import COST, EACH_NETWORK, NETWORKS, workload
+from tests.helpers.networks.contract import COST, EACH_NETWORK
 
 pytestmark = pytest.mark.accelerator
 
@@ -37,7 +38,7 @@ VARIANTS = {name: strategy() for name, strategy in strategies(Mode.INFERENCE).it
 @cache
 def inference(network: str) -> tuple[Workload, CapturedStep, list[Tensor]]:
     """Return the network in evaluation mode, captured, and what plain PyTorch computes."""
-    work = replace(workload(NETWORKS[network], network), loss=None, targets=())
+    work = replace(workload_of(network, DEVICE), loss=None, targets=())
     work.module.eval()
     captures = Captures(work)
     graph_as_run(captures, COST, work.batch_size)

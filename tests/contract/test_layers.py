@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import membench
+from membench.conformance.results import Reference
 from membench.core.step.workload import Workload
 from membench.models.p3d import p3d_resnet
 from membench.steps.plan import plan
 from membench.strategies.layrub.strategy import LayrubHybrid
-from tests.helpers.networks.contract import COST, Layer, Reference, as_run
+from tests.helpers.networks.contract import COST, Layer, as_run
 from tests.helpers.steps.checks import check_results_and_peak
 from tests.helpers.steps.variants import VARIANTS
 

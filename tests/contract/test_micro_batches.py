@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from membench.backends.cpu import Chaos
 from membench.backends.real import products_in
 from membench.capture.capture import Captures
+from membench.conformance.networks import workload_of
+from membench.conformance.results import Results, run_step
 from membench.core.errors import InfeasibleSchedule
 from membench.core.graph.precision import Precision
 from membench.core.graph.schedule import Schedule
@@ -25,7 +27,7 @@ from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.vdnn import VdnnAll
 from tests.helpers.devices import DEVICE, allocator_peak_bytes
-from tests.helpers.networks.contract import COST, NETWORKS, Results, run_step, workload
+from tests.helpers.networks.contract import COST
 from tests.helpers.steps.micro_batches import accumulate, step_in_micro_batches
 from tests.helpers.steps.variants import COMBINED, COMBINED_STRATEGIES, EACH_COMBINED, EACH_COMBINED_STRATEGY
 
@@ -38,7 +40,7 @@ MICRO_BATCH = 2  # twice, and once the sample that is left over
 @cache
 def accumulated(network: str, batch_size: int, micro_batch: int) -> tuple[Captures, dict[str, Tensor], Results]:
     """Return a network with its buffers before a step, and what plain PyTorch computes."""
-    work = workload(NETWORKS[network], network, batch_size)
+    work = workload_of(network, DEVICE, batch_size)
     buffers = {name: buffer.clone() for name, buffer in work.module.named_buffers()}
     results = run_step(work, lambda: accumulate(work, micro_batch), buffers)
     return Captures(work), buffers, results
@@ -144,7 +146,7 @@ def test_a_last_micro_batch_that_holds_the_most_is_measured_with_its_own_samples
 
 @pytest.mark.slow
 def test_without_batch_norm_micro_batches_give_the_gradients_of_the_whole_batch() -> None:
-    work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
+    work = workload_of("squeezenet", DEVICE, BATCH_SIZE)
     work.module.eval()  # dropout draws differently
     whole, parts = (
         build_step(Captures(work), COST, StepRequest(strategies()["eager"](), micro_batch=size))
@@ -161,7 +163,7 @@ def test_without_batch_norm_micro_batches_give_the_gradients_of_the_whole_batch(
 
 
 def test_a_second_step_adds_to_what_the_caller_has_not_cleared_and_takes_no_more_memory() -> None:
-    work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
+    work = workload_of("squeezenet", DEVICE, BATCH_SIZE)
     work.module.eval()
     step = build_step(Captures(work), COST, StepRequest(strategies()["layrub_hybrid"](), micro_batch=MICRO_BATCH))
     step(work.inputs, work.targets)
@@ -177,7 +179,7 @@ def test_a_second_step_adds_to_what_the_caller_has_not_cleared_and_takes_no_more
 
 def test_gradients_that_the_caller_clears_are_given_back_before_the_next_step() -> None:
     """Two schedules run in a step; neither may keep the sums of the step before."""
-    work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
+    work = workload_of("squeezenet", DEVICE, BATCH_SIZE)
     step = build_step(Captures(work), COST, StepRequest(strategies()["eager"](), micro_batch=MICRO_BATCH))
 
     def run() -> None:

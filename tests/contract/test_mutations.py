@@ -12,14 +12,16 @@ import pytest
 import torch.distributed as dist
 
 from membench.backends.cpu import Chaos
+from membench.conformance.results import Reference
+from membench.conformance.steps import check_exact, check_peak
 from membench.core.graph.schedule import AllReduce, Schedule
 from membench.planning.parallel.exchange import Exchange, exchange_gradients
 from membench.steps.plan import plan
-from tests.helpers.networks.contract import COST, Reference
+from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_networks import random_reference
 from tests.helpers.planning.mutations import accepted_mutants
 from tests.helpers.planning.timings import highest_bytes
-from tests.helpers.steps.checks import check_exact, check_peak, step_of
+from tests.helpers.steps.checks import step_of
 from tests.helpers.steps.variants import COMBINED, EACH_COMBINED
 
 pytestmark = pytest.mark.accelerator

@@ -11,12 +11,13 @@ from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from membench.capture.capture import Captures
+from membench.conformance.results import Results, run_step
 from membench.core.errors import UnsupportedModel
 from membench.core.step.workload import Workload
 from membench.steps.compile import build_step
 from membench.steps.request import StepRequest
 from membench.strategies.base import strategies
-from tests.helpers.networks.contract import COST, Layer, Results, run_step
+from tests.helpers.networks.contract import COST, Layer
 
 
 def results_of(work: Workload) -> tuple[Results, Results]:

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from membench.backends.cpu import Chaos
 from membench.capture.capture import Captures
+from membench.conformance.results import Reference, run_step
+from membench.conformance.steps import check_exact, check_peak
 from membench.core.errors import InfeasibleSchedule
 from membench.core.graph.schedule import Schedule
 from membench.planning.memory.liveness import live_bytes
 from membench.steps.plan import plan
-from tests.helpers.networks.contract import COST, Reference, run_step
+from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_networks import (
     ALL_PLANS,
     FURTHER_OPERATIONS,
@@ -27,7 +29,7 @@ from tests.helpers.networks.random_networks import (
     runs_in_plain_pytorch,
 )
 from tests.helpers.planning.timings import highest_bytes
-from tests.helpers.steps.checks import check_exact, check_peak, step_of
+from tests.helpers.steps.checks import step_of
 from tests.helpers.steps.micro_batches import accumulate, step_in_micro_batches
 from tests.helpers.steps.variants import COMBINED, EACH_COMBINED
 

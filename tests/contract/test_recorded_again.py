@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 import membench
+from membench.conformance.networks import NETWORKS, workload_of
 from membench.steps.real.compiled_step import CompiledStep
-from tests.helpers.networks.contract import NETWORKS, workload
+from tests.helpers.devices import DEVICE
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def check(step: Any, inputs: Any, targets: Any = ()) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_stays_the_same(name: str) -> None:
-    work = workload(NETWORKS[name], name)
+    work = workload_of(name, DEVICE)
     check(membench.compile(work.module, work.loss, (work.inputs, work.targets)), work.inputs, work.targets)
 
 

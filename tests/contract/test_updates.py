@@ -11,6 +11,8 @@ from torch import nn
 
 from membench.backends.cpu import Chaos
 from membench.capture.capture import CapturedStep, Captures, capture
+from membench.conformance.networks import workload_of
+from membench.conformance.steps import has_parallel_tasks
 from membench.core.graph.task_graph import Phase
 from membench.core.step.optimizer import Gradients, WeightUpdate
 from membench.core.step.workload import Workload
@@ -18,10 +20,9 @@ from membench.planning.rewrites.update import updated_workload
 from membench.steps.compile import build_step
 from membench.steps.request import StepRequest
 from membench.strategies.base import strategies
-from tests.helpers.devices import allocator_peak_bytes
-from tests.helpers.networks.contract import COST, NETWORKS, workload
+from tests.helpers.devices import DEVICE, allocator_peak_bytes
+from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_networks import PLANS, Layers, random_workload, runs_in_plain_pytorch
-from tests.helpers.planning.timings import has_parallel_tasks
 from tests.helpers.steps.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
 from tests.helpers.steps.variants import COMBINED, EACH_COMBINED, EACH_COMBINED_STRATEGY
 
@@ -56,7 +57,7 @@ def check_update(original: Workload, captured: CapturedStep, variant: str, name:
 
 @cache
 def captured_network(name: str) -> tuple[Workload, CapturedStep]:
-    work = workload(NETWORKS[name], name)
+    work = workload_of(name, DEVICE)
     return work, capture(work)
 
 
@@ -84,7 +85,7 @@ def test_random_networks_are_updated_exactly(layers: Layers, name: str) -> None:
 
 @pytest.mark.parametrize("strategy", EACH_COMBINED_STRATEGY)
 def test_micro_batches_update_once_with_the_sum_of_their_gradients(strategy: str) -> None:
-    work = workload(NETWORKS["lstm_cnn"], "lstm_cnn", batch_size=5)
+    work = workload_of("lstm_cnn", DEVICE, batch_size=5)
     without = deepcopy(work)
     make = MAKERS["adamw"]
     step = build_step(
@@ -113,7 +114,7 @@ def test_micro_batches_update_once_with_the_sum_of_their_gradients(strategy: str
     [("eager", None, "freed"), ("vdnn_all", None, "freed"), ("eager", 2, "freed"), ("eager", 2, "kept")],
 )
 def test_parts_have_the_options_that_groups_have_now(strategy: str, micro_batch: int | None, gradients: str) -> None:
-    work = workload(NETWORKS["lstm_cnn"], "lstm_cnn", batch_size=4)
+    work = workload_of("lstm_cnn", DEVICE, batch_size=4)
     twin = deepcopy(work)
 
     def made(module: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:

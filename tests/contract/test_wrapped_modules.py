@@ -9,15 +9,15 @@ from torch import Tensor
 import membench
 from membench.backends.cpu import Chaos
 from membench.backends.tensor_backend import TensorBackend
+from membench.conformance.results import Reference, run_step
+from membench.conformance.steps import bytes_in_host_memory, has_parallel_tasks
 from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.schedule import Schedule
 from membench.core.libraries.torch_internals import tree_leaves
 from membench.core.step.arguments import call_with
 from membench.steps.wrapped import wrapped_step
 from tests.helpers.devices import DEVICE, allocator_peak_bytes, backend_of
-from tests.helpers.networks.contract import Reference, reference, run_step
-from tests.helpers.planning.timings import has_parallel_tasks
-from tests.helpers.steps.checks import bytes_in_host_memory
+from tests.helpers.networks.contract import reference
 from tests.helpers.steps.variants import COMBINED, marks_of
 
 pytestmark = pytest.mark.accelerator
@@ -65,7 +65,7 @@ def check_wrapped(case: Reference, variant: str) -> None:
     work.module.zero_grad(set_to_none=True)
     assert measured_bytes <= step.predicted_peak_bytes
     if not has_parallel_tasks(schedule):
-        assert measured_bytes >= step.predicted_peak_bytes - bytes_in_host_memory(schedule)
+        assert measured_bytes >= step.predicted_peak_bytes - bytes_in_host_memory(schedule, DEVICE.type)
     assert step.waiting == 0
     module.wrapped_calls.close()
 

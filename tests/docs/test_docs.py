@@ -21,6 +21,7 @@ from membench.backends.cpu import Chaos
 from membench.capture.capture import capture
 from membench.cli import timeline
 from membench.cli.commands import COMMANDS, module_of
+from membench.conformance.steps import check_exact
 from membench.core import configuration
 from membench.core.graph.schedule import Offload
 from membench.core.graph.task_graph import Kind, Phase
@@ -37,7 +38,7 @@ from membench.sweep.cells.run import run_cell
 from membench.sweep.composition import cell_configuration, hydra_composition
 from tests.helpers.networks.contract import COST, reference
 from tests.helpers.pages import PAGES, ROOT, Code, code_of, commands_of, mentioned_files
-from tests.helpers.steps.checks import check_exact, step_of
+from tests.helpers.steps.checks import step_of
 
 EXAMPLE = {code.file: code for page in PAGES for code in code_of(page) if code.file}
 ELSEWHERE = "../my_paper"

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torchvision.models.densenet import DenseNet
 
 from membench.capture.capture import capture
+from membench.conformance.results import Reference, reference_of
 from membench.core.graph.task_graph import Kind, Phase
 from membench.core.step.workload import Workload
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
-from tests.helpers.networks.contract import COST, Layer, Reference, reference_of
+from tests.helpers.networks.contract import COST, Layer
 from tests.helpers.networks.random_networks import PLANS, random_reference
 
 

@@ -7,6 +7,8 @@ from torch import nn
 from experiments.epmc.metrics import step_metrics
 from membench.backends.cpu import Chaos
 from membench.capture.capture import capture
+from membench.conformance.results import reference_of
+from membench.conformance.steps import check_exact
 from membench.core.graph.codec import EncodingOverflow
 from membench.core.graph.schedule import COMPUTE_STREAM, Compute, Decode, Encode, Free, RepeatedSchedule, Schedule
 from membench.core.graph.task_graph import Kind, Phase, TaskGraph
@@ -19,8 +21,8 @@ from membench.strategies.eager import Eager
 from membench.strategies.epmc import CODEC_STREAM, Epmc, SerialCsr
 from membench.strategies.gist import Gist
 from membench.sweep.cells.metrics import plan_metrics
-from tests.helpers.networks.contract import COST, reference, reference_of
-from tests.helpers.steps.checks import check_exact, step_of
+from tests.helpers.networks.contract import COST, reference
+from tests.helpers.steps.checks import step_of
 
 
 @pytest.fixture(scope="module")

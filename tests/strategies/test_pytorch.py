@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from membench.capture.capture import capture
 from membench.capture.trace import ANY_GPU
+from membench.conformance.networks import workload_of
 from membench.core import configuration
 from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.precision import Precision
@@ -20,7 +21,8 @@ from membench.execution.measurement import peaks_bytes
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
 from membench.strategies.pytorch import PyTorch
-from tests.helpers.networks.contract import COST, EACH_NETWORK, NETWORKS, reference, workload
+from tests.helpers.devices import DEVICE
+from tests.helpers.networks.contract import COST, EACH_NETWORK, reference
 from tests.helpers.networks.random_networks import ALL_PLANS, LOSSES, Layers, random_workload, runs_in_plain_pytorch
 
 CPU = torch.device("cpu")
@@ -59,19 +61,19 @@ def measured_bytes(work: Workload) -> list[int]:
 
 @pytest.mark.parametrize("network", EACH_NETWORK)
 def test_the_predicted_peak_of_a_network_is_the_allocators(network: str) -> None:
-    work = workload(NETWORKS[network], network)
+    work = workload_of(network, DEVICE)
     assert measured_bytes(work) == 2 * [predicted_bytes(reference(network).captured.graph)]
 
 
 @pytest.mark.parametrize("network", EACH_NETWORK)
 def test_the_predicted_peak_with_gradients_zeroed_in_place_is_the_allocators(network: str) -> None:
-    work = replace(workload(NETWORKS[network], network), accumulates=True)
+    work = replace(workload_of(network, DEVICE), accumulates=True)
     assert measured_bytes(work) == 2 * [predicted_bytes(capture(work).graph)]
 
 
 @pytest.mark.parametrize("network", EACH_NETWORK)
 def test_the_predicted_peak_with_gradients_freed_behind_the_loss_is_the_allocators(network: str) -> None:
-    work = replace(workload(NETWORKS[network], network), holds_gradients=True)
+    work = replace(workload_of(network, DEVICE), holds_gradients=True)
     assert measured_bytes(work) == 2 * [predicted_bytes(capture(work).graph)]
 
 
@@ -131,7 +133,7 @@ def test_the_predicted_peak_of_random_networks_is_the_allocators(
 
 @pytest.mark.parametrize("network", EACH_NETWORK)
 def test_the_predicted_peak_of_inference_is_the_allocators(network: str) -> None:
-    work = workload(NETWORKS[network], network)
+    work = workload_of(network, DEVICE)
     work = Workload(work.name, work.module.eval(), None, work.inputs)
     with torch.no_grad():
         peaks = peaks_bytes([lambda: work.module(*work.inputs)], CPU)

@@ -1,8 +1,11 @@
 """Torch's private API of kernels, libraries and allocations; see `torch_internals`."""
 
+import ctypes
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +24,7 @@ __all__ = [
     "composite_kernel",
     "convolution_kernel",
     "cudnn_batch_norm_reserve_bytes",
+    "guard_cuda",
     "is_profiled",
     "keep_gpu_busy",
     "torch_version",
@@ -60,6 +64,30 @@ def cudnn_batch_norm_reserve_bytes(images: Tensor) -> int:
 def clear_cublas_workspaces() -> None:
     """Give back the workspaces that cuBLAS keeps for each stream."""
     torch._C._cuda_clearCublasWorkspaces()
+
+
+_CUDA, _META = 1, 14
+"""Numbers of `c10::DeviceType` (``c10/core/DeviceType.h``)."""
+_LIBRARY = {"linux": "libc10.so", "darwin": "libc10.dylib"}
+
+
+@cache
+def guard_cuda() -> None:
+    """Let a torch that was not built for CUDA take fake tensors that are on CUDA, as a build for CUDA does.
+
+    Methods of tensors, indexing among them, select the tensor's device first, for which such a build has nothing to
+    call. `FakeTensorMode` replaces what is called by what does nothing (`c10::impl::ensureCUDADeviceGuardSet`) where
+    there is no GPU, but only if there is something; so it gets that of the device `meta`.
+    """
+    if torch.backends.cuda.is_built() or sys.platform not in _LIBRARY:
+        return
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBRARY[sys.platform]))
+    guards = ctypes.c_void_p.in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    guard_of_meta = (ctypes.c_void_p * (_META + 1)).from_address(ctypes.addressof(guards))[_META]
+    register = library["_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"]
+    register.argtypes, register.restype = (ctypes.c_int8, ctypes.c_void_p), None
+    register(_CUDA, guard_of_meta)
+    torch._C._ensureCUDADeviceGuardSet()
 
 
 _ATTENTION_ORDER = torch._C._get_sdp_priority_order()

@@ -1,8 +1,8 @@
 """Hash of the sources that decide a cell's result: where it differs, a stored result is stale.
 
 These are the modules that run a cell and those that its configuration names, with all modules that they import,
-directly or not; installed packages count by torch's version, but for those that add to membench. Imports are found in the text, since parsing two hundred
-files takes a second: whatever reads as one counts, also in a docstring.
+directly or not. Installed packages count by torch's version, but for those that add to membench. Imports are found in
+the text, since parsing two hundred files takes a second: whatever reads as one counts, also in a docstring.
 """
 
 import hashlib

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from membench.core.libraries import torch_devices as devices
+from membench.core.libraries.torch_fake_tensors import trace_fakes
+from membench.core.libraries.torch_internals import FakeTensor
 
 
 def test_the_kernel_of_a_grouped_convolution_on_the_cpu_has_a_name() -> None:
@@ -94,3 +96,12 @@ def test_an_operator_without_a_kernel_of_cuda_has_its_parts() -> None:
     scores = torch.tensor([[0.0, 0.0], [-torch.inf, -torch.inf]])
     assert softmax(scores, -1).tolist() == [[0.5, 0.5], [0.0, 0.0]]
     assert devices.composite_kernel(torch.ops.aten.mm.default) is None
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="needs a torch that was not built for CUDA")
+def test_a_torch_without_cuda_indexes_and_copies_fake_tensors_on_cuda() -> None:
+    with trace_fakes() as mode:
+        made = torch.empty(3, device="meta")
+        first, second = (FakeTensor(mode, made.clone(), torch.device("cuda", 0)) for _ in range(2))
+        assert first[0].shape == ()
+        assert first.copy_(second).device.type == "cuda"

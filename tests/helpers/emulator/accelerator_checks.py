@@ -12,6 +12,8 @@ from torch import Tensor
 
 from membench.backends import accelerator
 from membench.backends.accelerator import AcceleratorBackend
+from membench.conformance.results import Reference
+from membench.conformance.steps import check_exact, check_peak
 from membench.core.graph.schedule import COMPUTE_STREAM, Schedule, Wait, Work
 from membench.core.graph.timeline import Timeline
 from membench.execution.measurement import synchronize
@@ -28,9 +30,8 @@ from tests.helpers.emulator.accelerator_host_checks import (
     check_visiting_blocks,
 )
 from tests.helpers.emulator.accelerator_schedules import SUMS, case, copying, on_streams, schedule_by, sums_on_a_stream
-from tests.helpers.networks.contract import Reference
 from tests.helpers.networks.random_networks import random_reference
-from tests.helpers.steps.checks import check_exact, check_peak, step_of
+from tests.helpers.steps.checks import step_of
 
 MOST_STEPS = 20
 """In which a copy must run beside a task."""

@@ -7,13 +7,14 @@ from unittest.mock import patch
 
 from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.cpu import Chaos
+from membench.conformance.steps import check_exact
 from membench.core.graph.schedule import COMPUTE_STREAM
 from membench.steps.real.compiled_step import CompiledStep
 from tests.helpers import devices
 from tests.helpers.devices import delay
 from tests.helpers.emulator import stall
 from tests.helpers.emulator.accelerator_schedules import case, copying
-from tests.helpers.steps.checks import check_exact, step_of
+from tests.helpers.steps.checks import step_of
 
 LATE = Chaos(seed=0, longest_delay_s=0.001)
 VERY_LATE = Chaos(seed=0, longest_delay_s=0.01)

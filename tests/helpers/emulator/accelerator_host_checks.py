@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from membench.backends.accelerator import AcceleratorBackend
 from membench.backends.disk_tier import DiskTier
 from membench.capture.capture import capture
+from membench.conformance.results import Reference
+from membench.conformance.steps import check_exact
 from membench.core.graph.schedule import Work
 from membench.core.step.workload import Workload
 from membench.execution.measurement import synchronize
@@ -31,8 +33,7 @@ from tests.helpers.devices import DEVICE, backend_of, delay
 from tests.helpers.emulator import is_locked
 from tests.helpers.emulator.accelerator_delays import LATE, check_ended_by, copying_step, each_lateness
 from tests.helpers.emulator.accelerator_schedules import case, visiting
-from tests.helpers.networks.contract import COST, Reference
-from tests.helpers.steps.checks import check_exact
+from tests.helpers.networks.contract import COST
 from tests.helpers.steps.disk import Visits, host_peak_bytes, least_host_bytes, prepared, run_once, within
 from tests.helpers.steps.host_updates import HostUpdates
 from tests.helpers.steps.updates import MAKERS, plain_training, updating_step

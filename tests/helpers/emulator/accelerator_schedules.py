@@ -3,12 +3,13 @@
 from functools import cache
 from itertools import pairwise
 
+from membench.conformance.results import Reference
 from membench.core.graph.schedule import Compute, Decode, Encode, Free, Schedule
 from membench.core.graph.task_graph import EXTERNAL_ROLES, Phase, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.rewrite import keep_on_host
 from membench.steps.plan import plan
-from tests.helpers.networks.contract import COST, Reference
+from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_networks import random_reference
 from tests.helpers.steps.variants import VARIANTS
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from membench.conformance.results import Reference
 from membench.core.step.workload import Workload
 from tests.helpers.devices import DEVICE
-from tests.helpers.networks.contract import Reference, as_run
+from tests.helpers.networks.contract import as_run
 
 CHANNELS = 4
 SIZE = 6

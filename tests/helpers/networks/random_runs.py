@@ -21,6 +21,8 @@ from torch import Tensor
 
 import membench
 from membench.capture.capture import Captures
+from membench.conformance.results import Results
+from membench.conformance.steps import has_parallel_tasks
 from membench.core.errors import InfeasibleSchedule, MembenchError
 from membench.core.graph.task_graph import Mode, Role
 from membench.core.libraries.shared_memory import distinct_bytes
@@ -31,9 +33,8 @@ from membench.steps.compile import build_step
 from membench.steps.real.compiled_step import CompiledStep
 from membench.steps.request import StepRequest
 from membench.strategies.base import Strategy, strategies
-from tests.helpers.networks.contract import COST, Results
+from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_modules import Case, RandomModule, loss_of, random_case
-from tests.helpers.planning.timings import has_parallel_tasks
 
 STEPS = 3
 TRAINING = [name for name, strategy in strategies().items() if Mode.TRAINING in strategy.modes and name != "auto"]

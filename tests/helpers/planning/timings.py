@@ -28,11 +28,6 @@ _Progress = tuple[int, tuple[tuple[int, bool], ...]]
 """The compute stream's position, and how much of other streams' work has ended or started."""
 
 
-def has_parallel_tasks(schedule: Schedule) -> bool:
-    """Return whether tasks run on other streams, so that the memory in use depends on timing."""
-    return any(isinstance(i, Compute) and i.stream != COMPUTE_STREAM for i in schedule.instructions)
-
-
 def highest_bytes(schedule: Schedule) -> int:
     """Return the most bytes that are in use at once under any timing."""
     return _Timings(schedule).highest_bytes()

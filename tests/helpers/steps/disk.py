@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from membench.backends.cpu import Chaos
 from membench.backends.tensor_backend import TensorBackend
+from membench.conformance.results import Reference, Results
 from membench.core.errors import InfeasibleSchedule
 from membench.core.graph.schedule import RepeatedSchedule, Schedule
 from membench.core.graph.task_graph import Role, TaskGraph
@@ -25,7 +26,6 @@ from membench.planning.memory.liveness import host_live_bytes
 from membench.planning.rewrites.rewrite import keep_on_host
 from membench.strategies.base import Strategy
 from tests.helpers.devices import DEVICE, backend_of
-from tests.helpers.networks.contract import Reference, Results
 
 
 def layers() -> Workload:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import capture
+from membench.conformance.networks import NETWORKS
+from membench.conformance.steps import check_exact
 from membench.core.graph.fused_calls import fused_calls_of
 from membench.core.graph.task_graph import Phase, Role, Task, TaskGraph
 from membench.core.step.workload import Workload
@@ -17,9 +19,9 @@ from membench.planning.fusion.operators import is_cheap, is_fusible
 from membench.planning.fusion.recomputation import recompute_in_kernels
 from membench.strategies.base import find_strategy
 from tests.helpers.kernels.compiled_functions import without_compiler
-from tests.helpers.networks.contract import COST, NETWORKS, reference
+from tests.helpers.networks.contract import COST, reference
 from tests.helpers.planning.costs import UnitCost
-from tests.helpers.steps.checks import check_exact, check_results_and_peak, step_of
+from tests.helpers.steps.checks import check_results_and_peak, step_of
 
 QUICK = ("densenet", "mobilenet_v3", "vit")
 

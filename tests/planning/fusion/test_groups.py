@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from membench.capture.capture import capture
+from membench.conformance.networks import workload_of
 from membench.core.graph.fused_calls import fused_calls_of
 from membench.core.step.workload import Workload
 from membench.planning.fusion.graph import fused
+from tests.helpers.devices import DEVICE
 from tests.helpers.kernels.compiler import with_compiler
-from tests.helpers.networks.contract import NETWORKS, workload
 from tests.helpers.networks.rotations import rotations
 
 SHARES = {"resnet18": 0.9, "densenet": 0.9, "mobilenet_v3": 0.9, "vit": 0.5}
@@ -91,7 +92,7 @@ def inductors_groups(work: Workload, loops: Collection[str] = LOOPS, *, on_cpu: 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SHARES)
 def test_most_groups_are_inductors(name: str) -> None:
-    work = workload(NETWORKS[name], name)
+    work = workload_of(name, DEVICE)
     ours, theirs = groups_of(work), inductors_groups(work)
     share = sum(group in theirs for group in ours) / len(ours)
     others = Counter(group for group in ours if group not in theirs)

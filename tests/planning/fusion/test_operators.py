@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from membench.capture.capture import capture
+from membench.conformance.results import reference_of, run_step
+from membench.conformance.steps import check_exact
 from membench.core.graph.fused_calls import fused_calls_of
 from membench.core.graph.task_graph import Phase, Task, TaskGraph
 from membench.planning.checking.validate import validate
@@ -12,10 +14,9 @@ from membench.planning.fusion.graph import fused
 from membench.planning.fusion.operators import is_cheap, is_fusible, is_run_again
 from membench.strategies.base import find_strategy
 from tests.helpers.kernels.compiled_functions import cached_in, without_compiler
-from tests.helpers.networks.contract import reference_of, run_step
 from tests.helpers.networks.rotations import rotations
 from tests.helpers.planning.costs import UnitCost
-from tests.helpers.steps.checks import check_exact, step_of
+from tests.helpers.steps.checks import step_of
 
 JOINS = {True: "cat", False: "stack"}
 PARTS = {True: "slice_backward", False: "select_backward"}

@@ -13,6 +13,8 @@ from torch import nn
 
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import capture
+from membench.conformance.results import Reference, reference_of
+from membench.conformance.steps import check_exact
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
 from membench.core.step.workload import Workload
@@ -22,10 +24,10 @@ from membench.planning.rewrites.recompute import Repeatable, Segment, recompute,
 from membench.steps.compile import CompiledStep
 from membench.strategies.memonger import StoragePool
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
-from tests.helpers.networks.contract import COST, Reference, reference_of
+from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_networks import CHANNELS, PLANS, random_reference
 from tests.helpers.planning.costs import UnitCost
-from tests.helpers.steps.checks import check_exact, step_of
+from tests.helpers.steps.checks import step_of
 
 
 def recomputing(graph: TaskGraph, segments: list[Segment]) -> TaskGraph:

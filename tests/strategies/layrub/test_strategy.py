@@ -10,6 +10,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.backends.simulated import SimulatedBackend
 from membench.capture.capture import capture
+from membench.conformance.results import Reference, reference_of, run_step
 from membench.core import configuration
 from membench.core.errors import InvalidSchedule
 from membench.core.graph.schedule import (
@@ -40,7 +41,7 @@ from membench.strategies.layrub.activations import Activations
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.network_wide import NetworkWide
 from membench.strategies.streams import WEIGHT_GRADIENT_STREAM
-from tests.helpers.networks.contract import COST, Reference, reference_of, run_step
+from tests.helpers.networks.contract import COST
 from tests.helpers.planning.graphs import COST as ROOFLINE
 from tests.helpers.planning.graphs import captured_model
 

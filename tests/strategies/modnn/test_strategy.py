@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from membench.backends.cpu import CpuBackend
 from membench.capture.capture import Captures, capture
+from membench.conformance.networks import workload_of
+from membench.conformance.results import Reference, Results, run_step
 from membench.core import configuration
 from membench.core.errors import InfeasibleSchedule
 from membench.core.graph.schedule import Offload, Prefetch, RepeatedSchedule, Schedule
@@ -37,7 +39,8 @@ from membench.strategies.layrub.strategy import LayrubHybrid
 from membench.strategies.modnn.strategy import Modnn, _Simulation
 from membench.strategies.vdnn import VdnnDyn
 from membench.sweep.cells.model import Model
-from tests.helpers.networks.contract import COST, NETWORKS, Reference, Results, reference, run_step, workload
+from tests.helpers.devices import DEVICE
+from tests.helpers.networks.contract import COST, reference
 from tests.helpers.planning.chains import chain_of_kinds
 from tests.helpers.planning.costs import TwoAlgorithmCost, UnitCost
 
@@ -126,7 +129,7 @@ def test_with_room_it_holds_no_more_than_eager(percent: int | None) -> None:
 def test_a_batch_that_has_room_whole_is_not_refused_for_what_micro_batches_add() -> None:
     """A micro-batch holds each gradient twice: its own and the sum."""
     cost = on_a_k40()
-    graph_at = cache(Captures(workload(NETWORKS["alexnet"], "alexnet", BATCH_SIZE)).graph_at)
+    graph_at = cache(Captures(workload_of("alexnet", DEVICE, BATCH_SIZE)).graph_at)
     needed_bytes = StepPlanner(graph_at, BATCH_SIZE, Modnn(), cost).within(None)[0].schedule.peak_bytes
     [run] = StepPlanner(graph_at, BATCH_SIZE, Modnn(), cost).within(needed_bytes)
     assert run.schedule.peak_bytes <= needed_bytes
@@ -185,7 +188,7 @@ EIGHT = ("alexnet", "lstm", "resnet18", "densenet", "googlenet", "shufflenet", "
 def test_more_memory_never_costs_time(network: str) -> None:
     """Twelve budgets from the lower bound of one sample to what Equation 8 counts for the whole batch."""
     cost = on_a_k40()
-    graph_at = cache(Captures(workload(NETWORKS[network], network, BATCH_SIZE)).graph_at)
+    graph_at = cache(Captures(workload_of(network, DEVICE, BATCH_SIZE)).graph_at)
     low = lower_bound_bytes(cost.annotate(graph_at(1)), cost)
     high = window_bytes(prefer(cost.annotate(graph_at(BATCH_SIZE)), cost, Preference.PERFORMANCE))
     times_s = []
@@ -229,7 +232,7 @@ def test_it_is_not_slower_than_vdnn_and_layrub_within_the_same_budget(model: str
 @pytest.mark.parametrize("strategy", [Modnn(), VdnnDyn(["all"]), LayrubHybrid()], ids=lambda strategy: strategy.name)
 def test_the_fastest_micro_batch_is_never_slower_than_the_fitted_one(strategy: Strategy) -> None:
     cost = on_a_k40()
-    graph_at = cache(Captures(workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)).graph_at)
+    graph_at = cache(Captures(workload_of("squeezenet", DEVICE, BATCH_SIZE)).graph_at)
     low = StepPlanner(graph_at, BATCH_SIZE, strategy, cost, micro_batch=1).within(None)[0].schedule.peak_bytes
     high = StepPlanner(graph_at, BATCH_SIZE, strategy, cost).within(None)[0].schedule.peak_bytes
     gains_s = []
@@ -246,7 +249,7 @@ def test_the_fastest_micro_batch_is_never_slower_than_the_fitted_one(strategy: S
 
 def test_a_budget_that_no_micro_batch_keeps_is_refused() -> None:
     cost = on_a_k40()
-    graph_at = cache(Captures(workload(NETWORKS["alexnet"], "alexnet", BATCH_SIZE)).graph_at)
+    graph_at = cache(Captures(workload_of("alexnet", DEVICE, BATCH_SIZE)).graph_at)
     for choice in (None, FITTED, FASTEST):
         with pytest.raises(InfeasibleSchedule) as refusal:
             StepPlanner(graph_at, BATCH_SIZE, Modnn(), cost, micro_batch=choice).within(1)
