@@ -22,6 +22,7 @@ COMMANDS = {
     "frontier": "config",
     "validate": None,
     "fit": None,
+    "bench": None,
     "calibrate": None,
     "check": None,
     "completion": None,

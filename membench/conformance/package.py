@@ -11,6 +11,7 @@ import torch
 from membench.backends.cpu import CpuBackend
 from membench.conformance.networks import workload_of
 from membench.conformance.plans import check_budget, check_copies, check_repeats
+from membench.conformance.recorded_steps import complaints
 from membench.conformance.results import Reference, reference_of, require
 from membench.conformance.steps import check_results_and_peak
 from membench.core.configuration import CONF_DIRECTORY, instantiate, read_options
@@ -46,7 +47,7 @@ class Finding:
     """One check of a package.
 
     Attributes:
-        file: ``strategy/mine.yaml``, in its folder ``conf``.
+        file: ``strategy/mine.yaml``, in its folder ``conf``, or ``rows/mine.json``.
         what: was checked.
         broken: why it does not hold; empty where it does.
     """
@@ -72,13 +73,15 @@ def check_package(package: str, networks: Sequence[str]) -> Iterator[Finding]:
             f"no installed package names {package!r} in an entry point of the group {GROUP!r}; there are: "
             f"{', '.join(known) or 'none'}"
         )
-    folder = known[package] / "conf"
-    files = sorted(folder.glob("*/*.yaml"))
-    if not files:
-        raise MembenchError(f"{package} adds nothing: {folder} has no file such as strategy/NAME.yaml")
+    files = sorted(known[package].glob("conf/*/*.yaml"))
+    rows = sorted(known[package].glob("rows/*.json"))
+    if not files + rows:
+        raise MembenchError(f"{package} adds nothing: {known[package]} has no file such as conf/strategy/NAME.yaml")
     for path in files:
         for what, check in _checks(path, networks):
             yield Finding(f"{path.parent.name}/{path.name}", what, _broken(check))
+    for path in rows:
+        yield Finding(f"rows/{path.name}", "the rows are accepted", "; ".join(complaints(path)))
 
 
 def _broken(check: Check) -> str:
