@@ -1,7 +1,7 @@
 """Rows that anyone measures on their own card: a fixed set of steps, with peaks, times, versions and a hash.
 
 A file is JSON, with the keys of `KEYS`. Its hash tells a file that was changed by accident or by hand from one that was
-recorded; it is no signature.
+recorded, not one person's from another's.
 """
 
 import hashlib
@@ -57,10 +57,12 @@ def record(path: Path, backend: str) -> None:
 
 def _measured(step: Mapping[str, Any], backend: str) -> dict[str, Any]:
     from membench.steps.compile import compile as compiled
+    from membench.steps.simulated_step import SimulatedStep
     from membench.sweep.cells.model import Model
 
     work = Model.named(step["model"]).workload(step["batch_size"], seed=0, device="cpu")
     made = compiled(work.module, work.loss, (work.inputs, work.targets), strategy=step["strategy"], backend=backend)
+    assert not isinstance(made, SimulatedStep)
     measured = made.measure()
     made.close()
     windows_s = measured.throughput.window_times_s
