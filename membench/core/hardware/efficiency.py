@@ -117,8 +117,8 @@ class Efficiency:
             kernels of any size reach all of it.
         tile_channels: channels in a tile of a convolution's product, which is computed in whole tiles; 1: none are
             empty. For convolutions without an algorithm of their own.
-        passes: rate of a convolution over `arithmetic`, by pass: ``forward``, and ``data`` and ``weight`` by gradient. For
-            convolutions without an algorithm of their own; 1 for a pass without an entry.
+        passes: rate of a convolution over `arithmetic`, by pass: ``forward``, and by gradient ``data`` and ``weight``.
+            For convolutions without an algorithm of their own; 1 for a pass without an entry.
         algorithms_fit_alone: offer only those algorithms with which a convolution, alone on the device, fits its
             memory, as where the library times them on that device.
         kernels: rates by family of kernel, which replace `arithmetic`, `memory` and `half_waves`; None: those hold.
