@@ -13,7 +13,8 @@ Algorithm 1 moves every activation, read by the backward pass or not (a sum's in
 will lie in the activation's space. Here an option, `only_needed`, leaves those copies out. The batch stays on the
 device.
 
-The order of 3.1, weight gradient before data gradient, is the graph's own. Not vDNN, which offloads the inputs of
+`reuse` of Table 3 asks for a layer's type, but the paper lists no types; here a gradient takes its activation's space
+where that is as large and dead. The order of 3.1, weight gradient before data gradient, is the graph's own. Not vDNN, which offloads the inputs of
 convolutions, searches for what to prefetch, and keeps activations and gradients apart.
 """
 
