@@ -14,8 +14,8 @@ will lie in the activation's space. Here an option, `only_needed`, leaves those 
 device.
 
 `reuse` of Table 3 asks for a layer's type, but the paper lists no types; here a gradient takes its activation's space
-where that is as large and dead. The order of 3.1, weight gradient before data gradient, is the graph's own. Not vDNN, which offloads the inputs of
-convolutions, searches for what to prefetch, and keeps activations and gradients apart.
+where that is as large and dead. The order of 3.1, weight gradient before data gradient, is the graph's own. Not vDNN,
+which offloads the inputs of convolutions, searches for what to prefetch, and keeps activations and gradients apart.
 """
 
 from collections.abc import Collection, Mapping
