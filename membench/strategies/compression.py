@@ -15,7 +15,6 @@ activations are encoded between the layers in any case.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from itertools import pairwise
 
 from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.codec import ActivationCodec
@@ -105,17 +104,6 @@ def _backward(builder: ScheduleBuilder, forms: Mapping[int, int], stream: str) -
         if ahead:
             decode(then, stream)
         compute_on_demand(builder, layer.tasks)
-
-
-def inputs_of_pairs(graph: TaskGraph) -> set[int]:
-    """Return the blocks that a convolution reads whose ReLU is the next layer."""
-    pairs = pairwise(graph.forward_layers)
-    return {
-        block
-        for first, second in pairs
-        if _are_pair(first, second, Kind.CONVOLUTION, Kind.RELU)
-        for block in first.reads
-    }
 
 
 def _are_pair(first: LayerTasks, second: LayerTasks, *kinds: Kind) -> bool:

@@ -12,9 +12,9 @@ activations; only gradients see the rounding. A ReLU's output is the next convol
 serves both gradients.
 
 The paper marks Conv-ReLU pairs and gives no rule by sparsity; here every activation made sparse by ReLUs is encoded,
-one behind a pooling too, unless encoding would make it larger; with `pairs_only` those that such a pair reads alone.
-One that no Conv-ReLU pair reads is encoded and decoded between the layers. The paper's two statements on what runs in
-parallel differ (3.2.2); this is the one that the data allows.
+one behind a pooling too, unless encoding would make it larger. One that no Conv-ReLU pair reads is encoded and decoded
+between the layers. The paper's two statements on what runs in parallel differ (3.2.2); this is the one that the data
+allows.
 
 Encoded sizes depend on the data, and memory is planned before the data is there. So the plan is made for a `density`:
 given, or measured by `membench.steps.densities` (``strategy.density=measured`` in a cell). An activation with more
@@ -31,7 +31,7 @@ from membench.core.graph.task_graph import TaskGraph
 from membench.core.hardware.cost_model import CostModel
 from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
-from membench.strategies.compression import Density, check_density, compress, inputs_of_pairs, worth_encoding
+from membench.strategies.compression import Density, check_density, compress, worth_encoding
 
 CODEC_STREAM = "codec"
 
@@ -43,24 +43,18 @@ class Epmc(Strategy):
         values: format of the stored values: fp16, fp10 or fp8; fp32 loses nothing.
         density: the largest fraction of non-zeros that is planned for (see the module).
         streams: m; the paper's experiments have seven for PipeCompress (Section 5.4).
-        pairs_only: encode only what the convolutions of Conv-ReLU pairs read.
     """
 
     name = "epmc"
     plans_for_budgets = False
 
-    def __init__(
-        self, values: str = "fp16", density: Density = 1.0, streams: int = 8, pairs_only: bool = False
-    ) -> None:
+    def __init__(self, values: str = "fp16", density: Density = 1.0, streams: int = 8) -> None:
         self._codec = vp_encoding(values=values, streams=streams - 1)
         self._density = check_density(density)
-        self._pairs_only = pairs_only
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = join_convolution_backward(graph, cost)
         codecs = worth_encoding(graph, self._codec, self._density)
-        if self._pairs_only:
-            codecs = {block: codecs[block] for block in sorted(codecs.keys() & inputs_of_pairs(graph))}
         return compress(self.name, graph, budget_bytes, codecs, self._density, stream=CODEC_STREAM)
 
 

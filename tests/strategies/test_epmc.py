@@ -97,14 +97,6 @@ def test_only_the_relu_of_a_convolution_hides_conversions(pairs: Workload, graph
     assert decodes == streams
 
 
-def test_of_pairs_only_the_inputs_of_convolutions_before_a_relu_are_encoded(graph: TaskGraph) -> None:
-    """Neither pooling's input nor what the last convolution reads, which has no ReLU."""
-    schedule = plan(graph, Epmc(density=0.5, pairs_only=True), COST, None)
-    encoded = [layer_of(schedule.graph, item.block) for item in encodes(schedule)]
-    assert encoded == ["1", "4"]  # of a ReLU and of pooling
-    assert all(item.stream == CODEC_STREAM for item in encodes(schedule))
-
-
 def test_serial_csr_works_between_the_layers(graph: TaskGraph) -> None:
     schedule = plan(graph, SerialCsr(density=0.2), COST, None)
     for item in schedule.instructions:
