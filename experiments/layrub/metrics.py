@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from membench.core.graph.schedule import Schedule
-from membench.core.graph.task_graph import Kind, Phase, Role
+from membench.core.graph.task_graph import GradientOf, Kind, Phase, Role
 from membench.core.graph.timeline import Timeline
 from membench.core.hardware.device import DeviceProfile
 from membench.core.record import Outcome, Record
@@ -34,13 +34,14 @@ def step_metrics(plan: Runs, timelines: tuple[Timeline, ...], device: DeviceProf
 
 
 def _gradient_spans(schedule: Schedule, timeline: Timeline) -> Metrics:
-    """Return when each convolution's weight and data gradients are computed, if by two tasks (Figure 8)."""
+    """Return when each convolution's gradients are computed, if by tasks of their own (Figure 8)."""
     graph = schedule.graph
     metrics: Metrics = {}
     for task, span in compute_spans(schedule, timeline):
         computed = {graph.blocks[block].role for block in task.writes}
         is_both = {Role.GRADIENT, Role.WEIGHT_GRADIENT} <= computed
-        if task.kind is Kind.CONVOLUTION and task.phase is Phase.BACKWARD and not is_both:
+        is_part = task.kind is Kind.CONVOLUTION and task.phase is Phase.BACKWARD and not is_both
+        if is_part or task.gradient_of is GradientOf.BIAS:
             layer = graph.layers[task.layer]
             metrics[f"{task.gradient_of}_gradient_start_s:{layer}"] = span.start_s
             metrics[f"{task.gradient_of}_gradient_end_s:{layer}"] = span.end_s

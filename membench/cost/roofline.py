@@ -9,7 +9,7 @@ import torch
 from membench.core.errors import MembenchError
 from membench.core.graph.codec import ActivationCodec
 from membench.core.graph.convolution import Algorithm
-from membench.core.graph.task_graph import Kind, Task, TaskGraph
+from membench.core.graph.task_graph import Kind, Phase, Task, TaskGraph
 from membench.core.hardware.cost_model import CostModel
 from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.efficiency import Efficiency
@@ -121,6 +121,8 @@ class RooflineCost(CostModel):
         if task.kind not in ARITHMETIC_KINDS:
             return moving_s / self.occupancy(task)
         time_s = task.operations / tile_fill(task, self._efficiency.tile_channels) / self._operations_per_s
+        if task.convolution is not None:
+            time_s /= self._efficiency.passes.get(task.gradient_of or Phase.FORWARD, 1.0)
         if self._efficiency.bandwidth_bounds_products:
             time_s = max(time_s, moving_s)
         return time_s / self.occupancy(task)

@@ -126,7 +126,15 @@ class _GraphWriter:
         if layer.type.bias_kernels and (biases := updated[1:]):
             updated = updated[:1]
             name = f"{layer.name}:bias gradient"
-            self._add_task(position, name, Phase.BACKWARD, reads=received, writes=biases, kind=Kind.OTHER)
+            self._add_task(
+                position,
+                name,
+                Phase.BACKWARD,
+                reads=received,
+                writes=biases,
+                kind=Kind.OTHER,
+                gradient_of=GradientOf.BIAS,
+            )
         if updated and (layer.type.parameters_first or not needs_data):
             self._add_task(
                 position,

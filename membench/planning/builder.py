@@ -177,6 +177,12 @@ class ScheduleBuilder:
             self._in_host_memory.note(block, (HOST_STREAM, index), writes=block in task.writes)
             self._uses_left_on_host[block] -= 1
 
+    def join(self, *streams: str) -> None:
+        """Let the compute stream wait for all that other streams have been given."""
+        for stream in streams:
+            if stream in self._last_on_stream:
+                self._wait(COMPUTE_STREAM, stream, self._last_on_stream[stream])
+
     def offload(self, block: int) -> None:
         """Copy a resident block to the host; it stays on the device until it is freed."""
         if not self.is_resident(block):

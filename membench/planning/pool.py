@@ -117,9 +117,8 @@ class BestFitPool(Pool):
             Beyond that size, and with 0 always, it grows by what it lacks.
     """
 
-    held_bytes = 0
-
     def __init__(self, *, doubles_up_to_bytes: int = 0) -> None:
+        self._extent_bytes = 0
         self._doubles_up_to_bytes = doubles_up_to_bytes
         self._next_region_bytes = FIRST_REGION_BYTES
         self._region_starts: set[int] = set()
@@ -128,27 +127,31 @@ class BestFitPool(Pool):
         self._size_at: dict[int, int] = {}  # of free pieces, by address
         self._start_before: dict[int, int] = {}  # of free pieces, by the address where they end
 
+    @property
+    def held_bytes(self) -> int:
+        return self._extent_bytes
+
     def allocate(self, size_bytes: int) -> int:
         size_bytes = aligned(size_bytes)
         if not size_bytes:
-            return self.held_bytes
+            return self._extent_bytes
         position = bisect_left(self._by_size, (size_bytes, 0))
-        if position == len(self._by_size) and self.held_bytes + size_bytes <= self._doubles_up_to_bytes:
+        if position == len(self._by_size) and self._extent_bytes + size_bytes <= self._doubles_up_to_bytes:
             self._add_region(size_bytes)
             position = bisect_left(self._by_size, (size_bytes, 0))
         if position < len(self._by_size):
             piece_bytes, address = self._by_size[position]
             self._remove(address)
             rest_bytes = piece_bytes - size_bytes
-            if rest_bytes >= min(size_bytes, LARGEST_WASTE_BYTES):
+            if self._splits(size_bytes, rest_bytes):
                 self._insert(address + size_bytes, rest_bytes)
             else:
                 size_bytes = piece_bytes
         else:
-            address = self._start_before.get(self.held_bytes, self.held_bytes)
-            if address < self.held_bytes:  # the last piece is free: grow by what it lacks
+            address = self._start_before.get(self._extent_bytes, self._extent_bytes)
+            if address < self._extent_bytes:  # the last piece is free: grow by what it lacks
                 self._remove(address)
-            self.held_bytes = address + size_bytes
+            self._extent_bytes = address + size_bytes
         self._taken[address] = size_bytes
         return address
 
@@ -167,17 +170,21 @@ class BestFitPool(Pool):
             address = start
         self._insert(address, size_bytes)
 
+    def _splits(self, size_bytes: int, rest_bytes: int) -> bool:
+        """Return whether the rest of a piece stays in the pool when a part of it is served."""
+        return rest_bytes >= min(size_bytes, LARGEST_WASTE_BYTES)
+
     def _add_region(self, size_bytes: int) -> None:
         """Take a region that is large enough for a request from the device."""
         is_large_enough = size_bytes <= self._next_region_bytes
         while self._next_region_bytes < size_bytes:
             self._next_region_bytes *= 2
-        region_bytes = min(self._next_region_bytes, self._doubles_up_to_bytes - self.held_bytes)
+        region_bytes = min(self._next_region_bytes, self._doubles_up_to_bytes - self._extent_bytes)
         if is_large_enough:
             self._next_region_bytes *= 2
-        self._region_starts.add(self.held_bytes)
-        self._insert(self.held_bytes, region_bytes)
-        self.held_bytes += region_bytes
+        self._region_starts.add(self._extent_bytes)
+        self._insert(self._extent_bytes, region_bytes)
+        self._extent_bytes += region_bytes
 
     def _insert(self, address: int, size_bytes: int) -> None:
         insort(self._by_size, (size_bytes, address))

@@ -18,14 +18,14 @@ from membench.planning.pool import FixedPool, allocated
 from membench.planning.region import Region, plan_region
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-from membench.strategies.streams import gradient_stream
+from membench.strategies.streams import compute_on_streams, gradient_stream
 
 
 class NetworkWide(Strategy):
     """Caffe's allocation of the whole network for the whole run (Layrub, Table 2; vDNN, Section 2.3).
 
     Args:
-        gradient_streams: run a convolution's weight gradient in parallel with its data gradient (Layrub 4.3).
+        gradient_streams: run a convolution's gradients in parallel (Layrub 4.3).
         shared_gradients: gradients of activations share buffers as large as the largest in turn (vDNN 2.3).
         rounds_allocations: each block is an allocation of its own, as the CUDA driver rounds it up; Caffe's are.
         algorithms: the fastest, or those without workspace: base(p) and base(m) of vDNN; None: the framework's own.
@@ -59,7 +59,7 @@ class NetworkWide(Strategy):
         pool = FixedPool(total_bytes)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region, pool=pool)
         for task in graph.tasks:
-            builder.compute(task, stream=streams[task.index])
+            compute_on_streams(builder, task, separate=self._gradient_streams, barriers=False)
             for block in {*task.reads, *task.writes}:
                 if region.piece_of(block) is not None and builder.is_dead(block):
                     builder.free(block)

@@ -21,14 +21,16 @@ from enum import StrEnum
 
 from membench.core.checks import choice
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.core.graph.schedule import Compute, Schedule
+from membench.core.graph.schedule import Compute, Free, Prefetch, Schedule
 from membench.core.graph.task_graph import Kind, LayerTasks, TaskGraph
 from membench.core.hardware.cost_model import CostModel
+from membench.core.units import parse_bytes
 from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.memory.liveness import live_bytes
 from membench.planning.uses import last_touched, saved_for_backward
 from membench.strategies.base import Strategy
+from membench.strategies.cnmem_pool import CnmemPool
 
 
 class Policy(StrEnum):
@@ -39,14 +41,40 @@ class Policy(StrEnum):
     ALL = "all"
 
 
-class _StaticPolicy(Strategy):
+class _Virtualized(Strategy):
+    """A method that offloads the inputs of layers.
+
+    Args:
+        pool: memory of a device that one pool takes, "12 GB", the weights included (`CnmemPool`); None: memory is held
+            on demand.
+
+    Raises:
+        MembenchError: that is not a size.
+    """
+
+    def __init__(self, pool: str | int | None = None) -> None:
+        self._pool_bytes = None if pool is None else parse_bytes(pool)
+
+    def _new_pool(self, graph: TaskGraph) -> CnmemPool | None:
+        return None if self._pool_bytes is None else CnmemPool(max(0, self._pool_bytes - graph.external_bytes))
+
+    def _offload(self, graph: TaskGraph, budget_bytes: int | None, policy: Policy) -> Schedule:
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=self._new_pool(graph))
+        offloads = _Offloads(graph, policy)
+        _forward(builder, offloads)
+        _backward(builder, offloads)
+        return builder.finish()
+
+
+class _StaticPolicy(_Virtualized):
     """A method with one policy.
 
     Args:
         algorithms: `Preference.MEMORY` (m) or `Preference.PERFORMANCE` (p), for all convolutions.
     """
 
-    def __init__(self, algorithms: Preference = Preference.PERFORMANCE) -> None:
+    def __init__(self, algorithms: Preference = Preference.PERFORMANCE, pool: str | int | None = None) -> None:
+        super().__init__(pool)
         self._algorithms = choice(Preference, "algorithms", algorithms)
 
 
@@ -57,7 +85,7 @@ class VdnnAll(_StaticPolicy):
     plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        return _offload(self.name, prefer(graph, cost, self._algorithms), budget_bytes, Policy.ALL)
+        return self._offload(prefer(graph, cost, self._algorithms), budget_bytes, Policy.ALL)
 
 
 class VdnnConv(_StaticPolicy):
@@ -67,10 +95,10 @@ class VdnnConv(_StaticPolicy):
     plans_for_budgets = False
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        return _offload(self.name, prefer(graph, cost, self._algorithms), budget_bytes, Policy.CONV)
+        return self._offload(prefer(graph, cost, self._algorithms), budget_bytes, Policy.CONV)
 
 
-class VdnnDyn(Strategy):
+class VdnnDyn(_Virtualized):
     """vDNN_dyn: the first of the paper's trials that keeps the budget, or without a budget the fastest (Section 3.3).
 
     Args:
@@ -79,14 +107,15 @@ class VdnnDyn(Strategy):
 
     name = "vdnn_dyn"
 
-    def __init__(self, policies: Sequence[Policy] = tuple(Policy)) -> None:
+    def __init__(self, policies: Sequence[Policy] = tuple(Policy), pool: str | int | None = None) -> None:
+        super().__init__(pool)
         self._policies = tuple(choice(Policy, "policies", policy) for policy in policies)
         if not self._policies:
             raise UnsupportedStrategy(f"vdnn_dyn needs at least one policy; choose from {', '.join(Policy)}")
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         smallest = prefer(graph, cost, Preference.MEMORY)
-        last_resort = _offload(self.name, smallest, budget_bytes, Policy.ALL)
+        last_resort = self._offload(smallest, budget_bytes, Policy.ALL)
         fastest = prefer(graph, cost, Preference.PERFORMANCE)
         for policy in self._policies:
             if schedule := self._try(fastest, budget_bytes, policy):
@@ -100,19 +129,13 @@ class VdnnDyn(Strategy):
 
     def _try(self, graph: TaskGraph, budget_bytes: int | None, policy: Policy) -> Schedule | None:
         try:
-            return _offload(self.name, graph, budget_bytes, policy)
+            return self._offload(graph, budget_bytes, policy)
         except InfeasibleSchedule:
             return None
 
     def _downgrade(self, smallest: TaskGraph, cost: CostModel, budget_bytes: int, policy: Policy) -> TaskGraph:
         """Give each convolution the fastest algorithm for which there is room where it runs."""
-        trial = _offload(self.name, smallest, None, policy)
-        held_bytes = live_bytes(trial)
-        room_bytes = {
-            item.task: budget_bytes - held_bytes[i] + smallest.tasks[item.task].workspace_bytes
-            for i, item in enumerate(trial.instructions)
-            if isinstance(item, Compute)
-        }
+        room_bytes = self._room_bytes(self._offload(smallest, None, policy), budget_bytes)
         return choose_algorithms(
             smallest,
             cost,
@@ -122,13 +145,27 @@ class VdnnDyn(Strategy):
             ),
         )
 
-
-def _offload(name: str, graph: TaskGraph, budget_bytes: int | None, policy: Policy) -> Schedule:
-    builder = ScheduleBuilder(name, graph, budget_bytes=budget_bytes)
-    offloads = _Offloads(graph, policy)
-    _forward(builder, offloads)
-    _backward(builder, offloads)
-    return builder.finish()
+    def _room_bytes(self, trial: Schedule, budget_bytes: int) -> dict[int, int]:
+        """Return by task the largest workspace for which there is room: in the budget, and in one piece of the pool."""
+        graph, held_bytes, room_bytes = trial.graph, live_bytes(trial), {}
+        pool = self._new_pool(graph)
+        address: dict[int, int] = {}
+        for held, item in zip(held_bytes, trial.instructions, strict=True):
+            match item:
+                case Compute(task):
+                    new = graph.tasks[task].creates
+                case Prefetch(block):
+                    new = (block,)
+                case _:
+                    new = ()
+            if pool:
+                address |= {block: pool.allocate(graph.blocks[block].size_bytes) for block in new}
+            if pool and isinstance(item, Free):
+                pool.free(address.pop(item.block), graph.blocks[item.block].size_bytes)
+            if isinstance(item, Compute):
+                room = budget_bytes - held + graph.tasks[item.task].workspace_bytes
+                room_bytes[item.task] = min(room, pool.largest_free_bytes) if pool else room
+        return room_bytes
 
 
 class _Offloads:

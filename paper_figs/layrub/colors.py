@@ -15,4 +15,5 @@ COLORS = {
     "activations_and_gradients": "#7f8c8d",
     "data gradient": "#3b82c4",
     "weight gradient": "#d98b2b",
+    "bias gradient": "#3f9b6c",
 }

@@ -16,15 +16,16 @@ def draw() -> Figure:
     table = read("layrub", "figure2")
     shown = table[table["item"] == "Figure 2"]
     figure, (deep, wide) = plt.subplots(1, 2, figsize=(9.5, 4), width_ratios=[7, 4], layout="constrained")
-    _stacked(deep, shown[shown["dataset"] == "ImageNet"])
+    is_wide = shown["model"].str.startswith("WRN")
+    _stacked(deep, shown[~is_wide])
     deep.set_title("deep models: ImageNet, batch 32")
-    last = len(in_order(shown[shown["dataset"] == "ImageNet"]["model"])) - 1
+    last = len(in_order(shown[~is_wide]["model"])) - 1
     mark(deep, last, stated(table, "layrub", metric="memory_usage_max"))
     accuracy = share_axis(deep, "top-5 accuracy (%)")
     for metric in ACCURACY:
         level(accuracy, stated(table, "layrub", metric=metric))
-    _stacked(wide, shown[shown["dataset"] == "Cifar-10"])
-    wide.set_title("wide models: CIFAR-10, batch 128")
+    _stacked(wide, shown[is_wide])
+    wide.set_title("wide models: ImageNet, batch 32")
     return finish(figure, "Layrub, Figure 2: memory of a training step in Caffe")
 
 

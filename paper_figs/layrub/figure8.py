@@ -1,4 +1,4 @@
-"""Figure 8: a convolution's weight and data gradients on two streams, without and with barriers, and on one stream."""
+"""Figure 8: a convolution's gradients on three streams, without and with barriers, and on one stream."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -11,14 +11,14 @@ from paper_figs.style import in_order, read
 
 PANELS = {
     "Caffe with gradient streams": (
-        "Caffe, two streams, no barriers: nothing is reused (Layrub's reuse without barriers would be refused)"
+        "Caffe, three streams, no barriers: nothing is reused (Layrub's reuse without barriers would be refused)"
     ),
     "Layrub-intra with gradient streams": (
-        "Layrub-intra, two streams with barriers: the data gradient takes the activation's space"
+        "Layrub-intra, three streams with barriers: the data gradient takes the activation's space"
     ),
     "Layrub-intra": "Layrub-intra, one stream",
 }
-LANES = ("data", "weight")
+LANES = ("data", "weight", "bias")
 
 
 def draw() -> Figure:
@@ -36,7 +36,7 @@ def draw() -> Figure:
 
 
 def _draw_streams(axes: Axes, spans: pd.DataFrame) -> None:
-    """Draw a lane for each of the two gradients, with a bar for each layer."""
+    """Draw a lane for each of the gradients, with a bar for each layer."""
     since = spans["start"].min()
     for place, gradient in enumerate(LANES):
         bars = spans.loc[gradient]

@@ -148,6 +148,19 @@ def test_a_convolution_counts_in_whole_tiles() -> None:
     assert tiled.task_time_s(product) == pytest.approx(COST.task_time_s(product) / 0.75)
 
 
+@pytest.mark.parametrize("gradient_of", [None, *GradientOf])
+def test_a_convolution_s_rate_is_that_of_its_pass(gradient_of: GradientOf | None) -> None:
+    """And an inner product's is not."""
+    passes = {Phase.FORWARD: 1.25, GradientOf.DATA: 0.8}
+    cost = RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.25, passes=passes))
+    geometry = Convolution(8, 64, 64, (28, 28), (28, 28), (3, 3), (1, 1), (1, 1), (1, 1), groups=1, itemsize=4)
+    product = replace(task(Kind.CONVOLUTION), convolution=geometry, gradient_of=gradient_of)
+    factor = passes.get(gradient_of or Phase.FORWARD, 1.0)
+    assert cost.task_time_s(product) == pytest.approx(COST.task_time_s(product) / factor)
+    linear = replace(task(Kind.LINEAR), gradient_of=gradient_of)
+    assert cost.task_time_s(linear) == COST.task_time_s(linear)
+
+
 def test_waves_need_the_number_of_multiprocessors() -> None:
     with pytest.raises(MembenchError, match="device 'round' has no multiprocessors"):
         RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.25, half_waves=1.0))

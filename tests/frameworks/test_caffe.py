@@ -13,7 +13,10 @@ from membench.core.graph.task_graph import GradientOf, Kind, Phase, Role, TaskGr
 from membench.core.hardware.efficiency import Efficiency
 from membench.core.step.workload import Workload
 from membench.core.units import MIB
-from membench.frameworks.caffe import Caffe
+from membench.cost.convolution import ConvolutionAlgorithm
+from membench.cost.roofline import RooflineCost
+from membench.frameworks.caffe import CAFFE, Caffe
+from membench.frameworks.lowering import lower_layers
 from membench.planning.checking.validate import validate
 from membench.planning.memory.liveness import peak_bytes
 from membench.strategies.base import strategies
@@ -317,3 +320,18 @@ def test_a_pooling_of_clips_keeps_an_index_of_each_maximum() -> None:
     graph = lower(module, 2, 3, 4, 6, 6)
     kept = [block.size_bytes for block in graph.blocks if block.name.endswith(":index")]
     assert kept == [2 * 4 * 2 * 3 * 3 * 4]
+
+
+@pytest.mark.parametrize(("name", "batch_size"), [("cifar10_quick", 100), ("alexnet", 256), ("googlenet", 32)])
+def test_in_caffe_s_workspace_every_convolution_has_one_algorithm(name: str, batch_size: int) -> None:
+    """So one rate by pass holds for all: of cuDNN 4's, by torch7's rates, FFT would be faster, but needs more room."""
+    cost = RooflineCost(configuration.load("device", "k40m"), configuration.load("framework", "torch7").efficiency)
+    graph = lower_layers(captured_model(name, batch_size), CAFFE)
+    fastest, fastest_in_limit = set(), set()
+    for task in graph.tasks:
+        if task.convolution:
+            algorithms = cost.algorithms(task)  # the fastest first
+            fastest.add(algorithms[0].name)
+            fastest_in_limit.add(next(one.name for one in algorithms if one.workspace_bytes <= 8 * MIB))
+    assert fastest_in_limit == {ConvolutionAlgorithm.IMPLICIT_PRECOMP_GEMM}
+    assert ConvolutionAlgorithm.FFT in fastest

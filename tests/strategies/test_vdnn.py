@@ -9,13 +9,14 @@ from membench.core import configuration
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.graph.schedule import Compute, Free, Offload, Prefetch, Schedule, Synchronize
 from membench.core.graph.task_graph import Kind, Phase
+from membench.cost.roofline import RooflineCost
 from membench.planning.algorithms import Preference
 from membench.planning.checking.validate import validate
 from membench.strategies.base import Strategy
 from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
 from tests.helpers.planning.chains import chain_of_kinds
 from tests.helpers.planning.costs import TwoAlgorithmCost
-from tests.helpers.planning.graphs import COST, captured
+from tests.helpers.planning.graphs import COST, captured, captured_model
 
 TORCH7 = configuration.load("framework", "torch7")
 CONV, POOL, RELU, LINEAR = Kind.CONVOLUTION, Kind.POOLING, Kind.RELU, Kind.LINEAR
@@ -144,6 +145,18 @@ def test_dyn_steps_down_only_the_convolutions_that_lack_room() -> None:
     schedule = VdnnDyn().schedule(NETWORK, TwoAlgorithmCost(), budget_bytes)
     assert {"fast", "small"} == set(algorithms(schedule))
     validate(schedule, budget_bytes=budget_bytes)
+
+
+def test_a_workspace_needs_one_piece_of_the_pool() -> None:
+    """Within the same budget, so convolutions step down that do not where memory is held on demand."""
+    torch7 = TORCH7.lower(captured_model("vgg16", 8))
+    cost = RooflineCost(configuration.load("device", "k40_vdnn"), TORCH7.efficiency)
+    budget_bytes = VdnnAll().schedule(torch7, cost, None).peak_bytes
+    always_all, pooled = VdnnDyn(["all"]), VdnnDyn(["all"], pool=budget_bytes)
+    on_demand, in_pool = (strategy.schedule(torch7, cost, budget_bytes) for strategy in (always_all, pooled))
+    validate(in_pool, budget_bytes=budget_bytes)
+    fastest = [algorithms[0].name for algorithms in map(cost.algorithms, torch7.tasks) if algorithms[0].name]
+    assert algorithms(on_demand) == fastest != algorithms(in_pool)
 
 
 def test_dyn_tries_something() -> None:

@@ -103,8 +103,12 @@ class Kind(StrEnum):
 
 
 class GradientOf(StrEnum):
-    """The half of a layer's backward pass to which a task belongs (Layrub 3.1, moDNN's BP2 and BP1)."""
+    """The part of a layer's backward pass to which a task belongs (Layrub 3.1 and 4.3, moDNN's BP2 and BP1).
 
+    `BIAS` where a framework has a kernel of its own for it; otherwise `WEIGHT` includes it.
+    """
+
+    BIAS = "bias"
     WEIGHT = "weight"
     DATA = "data"
 

@@ -117,6 +117,8 @@ class Efficiency:
             kernels of any size reach all of it.
         tile_channels: channels in a tile of a convolution's product, which is computed in whole tiles; 1: none are
             empty. For convolutions without an algorithm of their own.
+        passes: rate of a convolution over `arithmetic`, by pass: ``forward``, and by gradient ``data`` and ``weight``.
+            For convolutions without an algorithm of their own; 1 for a pass without an entry.
         algorithms_fit_alone: offer only those algorithms with which a convolution, alone on the device, fits its
             memory, as where the library times them on that device.
         kernels: rates by family of kernel, which replace `arithmetic`, `memory` and `half_waves`; None: those hold.
@@ -136,6 +138,7 @@ class Efficiency:
     bandwidth_bounds_products: bool = False
     half_waves: float = 0.0
     tile_channels: int = 1
+    passes: Mapping[str, float] = field(default_factory=dict)
     algorithms_fit_alone: bool = False
     kernels: KernelRates | None = None
 
@@ -153,7 +156,7 @@ class Efficiency:
             bandwidth_bounds_products=self.bandwidth_bounds_products,
             algorithms_fit_alone=self.algorithms_fit_alone,
         )
-        check(POSITIVE, codec_streams=self.codec_streams)
+        check(POSITIVE, codec_streams=self.codec_streams, **self.passes)
         check(COUNT, tile_channels=self.tile_channels)
         if self.codec is not None:
             check(FRACTION, codec=self.codec)

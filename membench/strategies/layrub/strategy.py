@@ -13,8 +13,9 @@ Algorithm 1 moves every activation, read by the backward pass or not (a sum's in
 will lie in the activation's space. Here an option, `only_needed`, leaves those copies out. The batch stays on the
 device.
 
-The order of 3.1, weight gradient before data gradient, is the graph's own. Not vDNN, which offloads the inputs of
-convolutions, searches for what to prefetch, and keeps activations and gradients apart.
+`reuse` of Table 3 asks for a layer's type, but the paper lists no types; here a gradient takes its activation's space
+where that is as large and dead. The order of 3.1, weight gradient before data gradient, is the graph's own. Not vDNN,
+which offloads the inputs of convolutions, searches for what to prefetch, and keeps activations and gradients apart.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,15 +31,15 @@ from membench.planning.uses import last_touched, saved_for_backward
 from membench.strategies.base import Strategy
 from membench.strategies.layrub.activations import Activations
 from membench.strategies.layrub.constant_region import kept_on_device, plan_constant_region, without_shared_batch
-from membench.strategies.streams import gradient_stream
+from membench.strategies.streams import compute_on_streams
 
 
 class LayrubIntra(Strategy):
     """Layrub's intra-layer reuse on a network-wide allocation (Section 3.2).
 
     Args:
-        gradient_streams: run a convolution's weight gradient on a stream of its own; the data gradient then
-            waits for it before it takes the activation's space (the barriers of Section 4.3).
+        gradient_streams: run the gradients of a convolution's weights and biases on streams of their own; the data
+            gradient waits for both before it takes the activation's space (the barriers of Section 4.3).
     """
 
     name = "layrub_intra"
@@ -63,7 +64,7 @@ class LayrubIntra(Strategy):
         for layer in graph.backward_layers:
             for task in layer.tasks:
                 _reuse(builder, task, activations)
-                builder.compute(task, stream=gradient_stream(task, separate=self._gradient_streams))
+                compute_on_streams(builder, task, separate=self._gradient_streams, barriers=True)
                 for block in task.reads:  # all other memory is allocated for the whole run
                     is_part = block in activations.of_parts
                     if (is_part or _is_partial(graph, block)) and builder.is_dead(block):
