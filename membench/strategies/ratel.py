@@ -58,9 +58,7 @@ class Ratel(Strategy):
     name = "ratel"
     moves_weights = True
 
-    def __init__(
-        self, ahead: int = 3, bucket_bytes: int = DEEPSPEED_BUCKET_BYTES, deferred_share: float = 0.0
-    ) -> None:
+    def __init__(self, ahead: int = 3, bucket_bytes: int = DEEPSPEED_BUCKET_BYTES, deferred_share: float = 0.0) -> None:
         check(SHARE, deferred_share=deferred_share)
         self._ahead = ahead
         self._bucket_bytes = bucket_bytes
