@@ -155,5 +155,5 @@ def _finish_and_remove(before: _BeforeReading, hooks: Iterable[RemovableHandle])
         hook.remove()
 
 
-def _options_of(optimizer: torch.optim.Optimizer) -> list[Mapping[str, Any]]:
+def _options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
