@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.schedule import COPY_STREAM, Schedule
-from membench.core.graph.task_graph import Phase, Task, TaskGraph
+from membench.core.graph.task_graph import Phase, Role, Task, TaskGraph
 from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrites.deferred import defer_updates, deferred_updates
@@ -89,6 +89,7 @@ class RandomUpdates(Strategy):
             self._move(builder, moving)
         for task in due:
             self._update(builder, task)
+        _send(builder, (block.index for block in graph.blocks if block.role is Role.PENDING_GRADIENT))
         for block in filter(builder.is_resident, moving):
             builder.free(block)
         return builder.finish()

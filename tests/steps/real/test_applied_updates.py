@@ -21,7 +21,15 @@ from membench.strategies.zero_infinity import ZeroInfinity
 from tests.helpers.devices import allocator_peak_bytes
 from tests.helpers.steps.disk import layers
 from tests.helpers.steps.host_updates import HostUpdates
-from tests.helpers.steps.updates import MAKERS, assert_same, plain_training, run_steps, updating_step, values
+from tests.helpers.steps.updates import (
+    MAKERS,
+    assert_same,
+    first_difference,
+    plain_training,
+    run_steps,
+    updating_step,
+    values,
+)
 
 pytestmark = pytest.mark.accelerator
 
@@ -105,19 +113,18 @@ def test_a_state_dict_has_every_update(reads: str) -> None:
 
 
 def test_a_loaded_state_is_not_updated_by_gradients_of_the_time_before() -> None:
-    work, make = layers(), MAKERS["momentum"]
-    step, optimizer = started(work, make)
-    before = deepcopy(work.module.state_dict())
-    run(step, work, 0)
-    work.module.load_state_dict(before)
-    run(step, work, 1)
-    step.restore()
-    other = layers()
-    again, _ = started(other, make)
-    again(other.inputs, other.targets)
-    step.close()
-    again.close()
-    assert not empty(work.module) and optimizer.state
+    work, make = layers(), partial(torch.optim.SGD, lr=0.5)  # without states
+    loaded = {name: tensor + 1 for name, tensor in work.module.state_dict().items()}
+    once, twice = deepcopy(work), deepcopy(work)
+    once.module.load_state_dict(loaded)
+    for each, seeds in ((once, (1,)), (twice, (0, 1))):
+        step, _ = started(each, make)
+        for seed in seeds:
+            if seed:
+                each.module.load_state_dict(loaded)
+            run(step, each, seed)
+        step.close()
+    assert not first_difference(once.module, twice.module)
 
 
 def test_each_update_has_the_learning_rate_of_its_step() -> None:
