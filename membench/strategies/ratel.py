@@ -14,6 +14,7 @@ Readings. A block of the network is a stage of the forward pass that hands a sin
 which in a transformer is half a layer, as in the published program. Operations for each byte are seconds for each byte,
 by the cost model. Masks of dropout, which cannot be made again, leave as well. What a program recomputes itself is not
 taken over. A step that clips all gradients together has its updates behind the backward pass, where the graph has them.
+`deferred_share` is GreedySnake's: that part of the updates runs beside the next step's forward pass instead.
 
 Left out: the profiling of a first step, which the cost model stands for, and the order of requests to the disks, which
 are the disk tier's.
@@ -52,7 +53,7 @@ class Ratel(Strategy):
     Args:
         ahead: operators with weights or swapped activations for which these are brought before they are needed.
         bucket_bytes: size of gradients and activations that the device holds while they leave.
-        deferred_share: of the weights, whose update runs beside the next step's forward pass; see `defer_updates`.
+        deferred_share: share of the weights whose update runs beside the next step's forward pass; see `defer_updates`.
     """
 
     name = "ratel"

@@ -13,7 +13,8 @@ DeepSpeed's ZeRO-3 Offload. Weights, gradients, states of the optimizer and acti
 Readings. The program recomputes as it is written: its activation checkpoints are what the forward pass keeps for the
 backward pass, and are offloaded (Section 5.1.2), unless `offload_activations` is off. Weights stay between two uses
 that are not further apart than ``stage3_max_reuse_distance`` of DeepSpeed's configuration, which is given in weights
-there and in bytes here. The update follows the backward pass, as clipping needs all gradients. That the optimizer's
+there and in bytes here. The update follows the backward pass, as clipping needs all gradients; with `deferred_share`,
+which is GreedySnake's and not this paper's, a part of it runs beside the next step's forward pass. That the optimizer's
 states lie on disks, and weights in the end, is not this method's decision here: the pass that inserts the disk tier
 moves what host memory cannot hold.
 
@@ -57,7 +58,7 @@ class ZeroInfinity(Strategy):
             precision.
         bucket_bytes: size of gradients and checkpoints that the device holds while they leave.
         offload_activations: what the program's recomputation starts from is in host memory meanwhile (Section 5.1.2).
-        deferred_share: of the weights, whose update runs beside the next step's forward pass; see `defer_updates`.
+        deferred_share: share of the weights whose update runs beside the next step's forward pass; see `defer_updates`.
     """
 
     name = "zero_infinity"

@@ -24,7 +24,7 @@ def defer_updates(graph: TaskGraph, share: float) -> TaskGraph:
 
     Args:
         graph: with updates on the host, see `update_on_host`.
-        share: of the weights' bytes, from 0 to 1, evenly over the order in which the forward pass reads them.
+        share: part of the weights' bytes, from 0 to 1, evenly over the order in which tasks first use them.
 
     Raises:
         UnsupportedStrategy: none of its updates can be deferred; contains the cause.

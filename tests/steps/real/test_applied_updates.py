@@ -61,8 +61,9 @@ def test_steps_are_pytorchs_bit_for_bit_and_hold_what_is_predicted(name: str, by
     step, optimizer = started(work, make, by, Chaos(seed=1, longest_delay_s=0.0005))
     for seed, (loss, module, expected) in enumerate(plain_training(original, make, STEPS, on_host=True)):
         assert torch.equal(run(step, work, seed), loss)
-    step.restore()
-    assert_same(values(work.module, optimizer), values(module, expected))
+        if seed + 1 == STEPS:
+            step.restore()
+            assert_same(values(work.module, optimizer), values(module, expected))
     held_bytes = allocator_peak_bytes(lambda: run_steps(work, step), step.backends)
     assert step.schedule.graph.external_bytes + held_bytes == step.schedule.peak_bytes
     step.close()
