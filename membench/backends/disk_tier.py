@@ -118,9 +118,17 @@ class DiskTier:
         for block in self._find:
             tensor = self._tensor(block)
             if tensor is not None and not tensor.numel():
-                memory = torch.empty(self._sizes_bytes[block], dtype=torch.uint8)
-                self.store.read(block, memory)
-                tensor.data = self._layouts[block].of(memory)
+                tensor.data = self._layouts[block].of(self.contents(block))
+
+    def contents(self, block: int) -> Tensor:
+        """Return what the disk has of a block, in new memory.
+
+        Raises:
+            DiskFailed: the disk is broken.
+        """
+        memory = torch.empty(self._sizes_bytes[block], dtype=torch.uint8)
+        self.store.read(block, memory)
+        return memory
 
     def detach(self) -> None:
         """Let tensors keep the contents of their buffers, which the next step will use: this one has failed."""

@@ -15,7 +15,6 @@ from membench.backends.base import Backend, Event
 from membench.backends.disk import DiskStore
 from membench.backends.disk_tier import DiskTier
 from membench.backends.tensors import DeviceTensors, tensor_in
-from membench.core.graph.call import Value
 from membench.core.graph.codec import ActivationCodec
 from membench.core.graph.schedule import Compute, Free, Load, Schedule, Store
 from membench.core.graph.task_graph import Block, Task, TaskGraph
@@ -240,13 +239,22 @@ class TensorBackend(Backend):
 
     def _on_host(self, task: Task) -> Callable[[], None]:
         """Return a function that runs a task of the host on the buffers that its blocks have now."""
-        assert self.tensors.update is not None, "the tasks of the host are those of the update"
         buffers = {block: self._host[block] for block in task.reads if block in self._host}
+        return self._update(task, buffers.__getitem__)
 
-        def tensor(value: Value) -> Tensor:
-            return tensor_in(buffers[value.block], value)
+    def run_between_steps(self, task: Task) -> None:
+        """Run a task of the host on what the last step has left in host memory and on the disk."""
+        self._update(task, self._left)()
 
-        return partial(self.tensors.update, task, tensor)
+    def _left(self, block: int) -> Tensor:
+        if self._blocks[block].is_on_disk:
+            assert self.disk is not None, "a block whose home is the disk is loaded"
+            return self.disk.contents(block)
+        return self._host[block]
+
+    def _update(self, task: Task, memory: Callable[[int], Tensor]) -> Callable[[], None]:
+        assert self.tensors.update is not None, "the tasks of the host are those of the update"
+        return partial(self.tensors.update, task, lambda value: tensor_in(memory(value.block), value))
 
     @abstractmethod
     def _allocate_host_memory(self, size_bytes: int) -> Tensor:

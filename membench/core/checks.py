@@ -36,6 +36,7 @@ NOT_NEGATIVE = Requirement(
     "a number and not negative", lambda value: _is_number(value) and isfinite(value) and value >= 0
 )
 FRACTION = Requirement("a fraction above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
+SHARE = Requirement("a share from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)
 BELOW_ONE = Requirement("a fraction from 0 to below 1", lambda value: _is_number(value) and 0 <= value < 1)
 NAME = Requirement(
     "a name of printable characters", lambda value: isinstance(value, str) and value != "" and value.isprintable()

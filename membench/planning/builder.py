@@ -68,6 +68,7 @@ class ScheduleBuilder:
         self._encoded: dict[int, Encode] = {}  # the last encoding of a block, until it is written or decoded
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
         self._computed: set[int] = set()
+        self._to_create = {block for task in graph.tasks for block in task.creates}
         self._uses_left = [len(tasks) for tasks in touching_tasks(graph)]
         self._uses_left_on_host = [len(tasks) for tasks in touching_tasks(graph, on_host=True)]
         self._on_device, self._in_host_memory = Accesses(), Accesses()
@@ -111,8 +112,8 @@ class ScheduleBuilder:
         return block in self._on_host
 
     def is_offloaded(self, block: int) -> bool:
-        """Return whether a block is on the host only, and has to be prefetched before a task reads it."""
-        return self.is_on_host(block) and not self.is_resident(block)
+        """Return whether a block is on the host only, and has to be prefetched before the next task reads it."""
+        return self.is_on_host(block) and not self.is_resident(block) and block not in self._to_create
 
     def is_encoded(self, block: int) -> bool:
         return block in self._encoded
@@ -154,6 +155,7 @@ class ScheduleBuilder:
         """Note that a task has been issued as the instruction `index`."""
         self._computed.add(task.index)
         self._on_host.difference_update(task.writes)
+        self._to_create.difference_update(task.creates)
         for block in dict.fromkeys((*task.reads, *task.writes)):
             self._on_device.note(block, (stream, index), writes=block in task.writes)
             self._uses_left[block] -= 1

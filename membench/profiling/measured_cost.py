@@ -69,7 +69,7 @@ class MeasuredCost(CostModel):
     def host_limit(self) -> HostLimit | None:
         if self.host_memory_bytes is None:
             return None
-        return HostLimit(self.host_memory_bytes, on_disk=(Role.OPTIMIZER_STATE,))
+        return HostLimit(self.host_memory_bytes, on_disk=(Role.OPTIMIZER_STATE, Role.PENDING_GRADIENT))
 
     def annotate(self, graph: TaskGraph, *, exactly: bool = False) -> TaskGraph:
         """Return the graph with the workspaces of its operators, those measured now and those known before.

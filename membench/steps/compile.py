@@ -162,9 +162,9 @@ def build_step(
     backends = [real_backend(run.schedule, cost.device, groups) for run in runs]
     for backend in backends:
         backend.disk_folder = cost.disk_folder
-    if update:
-        for run, backend in zip(runs, backends, strict=True):
-            backend.tensors.update = update.of(run.schedule)
+    applied = [update.of(run.schedule) if update else None for run in runs]
+    for backend, updates in zip(backends, applied, strict=True):
+        backend.tensors.update = updates
     workload = place_workload(captures.workload, captures.at(sizes[0]), backends[0])
     if update:
         update.follow_weights()
@@ -179,9 +179,10 @@ def build_step(
             graph_pool=pool,
             loss_accumulator=loss,
             update=update,
+            applied=updates,
             begin=ranks.begin if ranks else None,
         )
-        for run, size, backend in zip(runs, sizes, backends, strict=True)
+        for run, size, backend, updates in zip(runs, sizes, backends, applied, strict=True)
     )
     return steps[0] if loss is None else MicroBatchedStep(workload, runs, steps, loss, update)
 

@@ -1,7 +1,7 @@
 """States of training in host memory: blocks that leave and visit, and updates on the processor."""
 
-from bisect import bisect_right
-from collections import deque
+from bisect import bisect_left, bisect_right
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 
@@ -9,19 +9,23 @@ from membench.capture.dissolve import is_of_state
 from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.task_graph import AFTER_THE_LOSS, STATE_ROLES, Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.rewrites.deferred import defer_updates, deferred_updates
 from membench.planning.rewrites.rewrite import keep_on_host, update_on_host
 
 DEEPSPEED_BUCKET_BYTES = 100_000_000
 """Gradients that a device holds while they leave: 5e7 in half precision, DeepSpeed's ``reduce_bucket_size``."""
 
 
-def states_on_host(graph: TaskGraph) -> TaskGraph:
+def states_on_host(graph: TaskGraph, deferred_share: float = 0.0) -> TaskGraph:
     """Return the graph with weights, gradients' sums and optimizer states at home in host memory and updated there.
 
     What the step returns stays on the device.
 
+    Args:
+        deferred_share: see `defer_updates`.
+
     Raises:
-        UnsupportedStrategy: it returns gradients that it has applied, which leave the device.
+        UnsupportedStrategy: it returns gradients that it has applied, which leave the device; or see `defer_updates`.
     """
     graph = update_on_host(keep_on_host(graph, STATE_ROLES, updated=True))
     if any(graph.blocks[block].role is Role.WEIGHT_GRADIENT for block in applied_gradients(graph)):
@@ -29,7 +33,7 @@ def states_on_host(graph: TaskGraph) -> TaskGraph:
             "gradients='freed_late' keeps gradients on the device behind the update, and this method offloads them as "
             "they are made; leave it out"
         )
-    return graph
+    return defer_updates(graph, deferred_share)
 
 
 def applied_gradients(graph: TaskGraph) -> frozenset[int]:
@@ -88,7 +92,7 @@ class Leaving:
 
 
 class Visits:
-    """Blocks of host memory that are on the device only while tasks need them.
+    """Blocks of host memory that are on the device only while tasks need them, behind their deferred updates.
 
     Args:
         tasks: those before the update, in order.
@@ -112,6 +116,9 @@ class Visits:
         used = [sorted(wanted.intersection((*task.reads, *task.writes))) for task in tasks]
         self._used = {task.index: blocks for task, blocks in zip(tasks, used, strict=True) if blocks}
         self._users = list(self._used)
+        self._due = defaultdict[int, list[Task]](list)  # deferred updates, by the task before which they are issued
+        for update in deferred_updates(builder.graph):
+            self._due[self._users[bisect_left(self._users, update.index)]].append(update)
         self._at_home = frozenset(at_home)
         sizes_bytes = (builder.graph.size_bytes(blocks) for blocks in self._used.values())
         self._used_bytes = dict(zip(self._users, accumulate(sizes_bytes), strict=True))
@@ -122,8 +129,10 @@ class Visits:
 
     def begin(self, task: Task) -> None:
         """Bring what a task and the next ones use."""
-        first = bisect_right(self._users, task.index - 1)
+        first = bisect_left(self._users, task.index)
         for index in self._users[first : first + 1 + self._ahead]:
+            for update in self._due.pop(index, ()):
+                self._builder.compute(update)
             self._builder.prefetch_offloaded(self._used[index])
 
     def end(self, task: Task, leaving: Leaving) -> None:

@@ -14,6 +14,7 @@ Readings. A block of the network is a stage of the forward pass that hands a sin
 which in a transformer is half a layer, as in the published program. Operations for each byte are seconds for each byte,
 by the cost model. Masks of dropout, which cannot be made again, leave as well. What a program recomputes itself is not
 taken over. A step that clips all gradients together has its updates behind the backward pass, where the graph has them.
+`deferred_share` is GreedySnake's: that part of the updates runs beside the next step's forward pass instead.
 
 Left out: the profiling of a first step, which the cost model stands for, and the order of requests to the disks, which
 are the disk tier's.
@@ -25,10 +26,12 @@ evicts only what memory lacks.
 from collections.abc import Sequence
 from itertools import accumulate
 
+from membench.core.checks import SHARE, check
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import AFTER_THE_LOSS, Role, TaskGraph
 from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.rewrites.deferred import deferred_updates
 from membench.planning.rewrites.recompute import Repeatable, Segment, recompute
 from membench.planning.rewrites.rewrite import join_convolution_backward, update_on_host
 from membench.planning.uses import saved_for_backward
@@ -50,29 +53,36 @@ class Ratel(Strategy):
     Args:
         ahead: operators with weights or swapped activations for which these are brought before they are needed.
         bucket_bytes: size of gradients and activations that the device holds while they leave.
+        deferred_share: share of the weights whose update runs beside the next step's forward pass; see `defer_updates`.
     """
 
     name = "ratel"
     moves_weights = True
 
-    def __init__(self, ahead: int = 3, bucket_bytes: int = DEEPSPEED_BUCKET_BYTES) -> None:
+    def __init__(self, ahead: int = 3, bucket_bytes: int = DEEPSPEED_BUCKET_BYTES, deferred_share: float = 0.0) -> None:
+        check(SHARE, deferred_share=deferred_share)
         self._ahead = ahead
         self._bucket_bytes = bucket_bytes
+        self._deferred_share = deferred_share
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = join_convolution_backward(graph, cost)
         swapping = Swapping(graph, cost)
-        graph = states_on_host(recompute(Repeatable(graph, cost), swapping.segments()))
-        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
+        graph = recompute(Repeatable(graph, cost), swapping.segments())
         kept = saved_for_backward(graph) & {b.index for b in graph.blocks if b.role in _ACTIVATIONS}
+        graph = states_on_host(graph, self._deferred_share)
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         at_home = {block.index for block in graph.blocks if block.host_location}
         passes = [task for task in graph.tasks if not task.on_host]
         forward = [task for task in graph.tasks if task.phase not in AFTER_THE_LOSS]
+        deferred = {task.index for task in deferred_updates(graph)}
         finished = last_touched_by(passes, applied_gradients(graph))
         finished |= last_touched_by(forward, frozenset(kept))
         leaving = Leaving(builder, self._bucket_bytes)
         visits = Visits(builder, passes, at_home, kept, self._ahead, reuse_bytes=0)
         for task in graph.tasks:
+            if task.index in deferred:
+                continue  # issued before a weight of it visits
             if task.on_host:
                 leaving.free_now(task.writes)
                 builder.compute(task)

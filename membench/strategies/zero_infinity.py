@@ -13,7 +13,8 @@ DeepSpeed's ZeRO-3 Offload. Weights, gradients, states of the optimizer and acti
 Readings. The program recomputes as it is written: its activation checkpoints are what the forward pass keeps for the
 backward pass, and are offloaded (Section 5.1.2), unless `offload_activations` is off. Weights stay between two uses
 that are not further apart than ``stage3_max_reuse_distance`` of DeepSpeed's configuration, which is given in weights
-there and in bytes here. The update follows the backward pass, as clipping needs all gradients. That the optimizer's
+there and in bytes here. The update follows the backward pass, as clipping needs all gradients; with `deferred_share`,
+which is GreedySnake's and not this paper's, a part of it runs beside the next step's forward pass. That the optimizer's
 states lie on disks, and weights in the end, is not this method's decision here: the pass that inserts the disk tier
 moves what host memory cannot hold.
 
@@ -26,6 +27,7 @@ to recompute.
 
 from itertools import zip_longest
 
+from membench.core.checks import SHARE, check
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import AFTER_THE_LOSS, Phase, TaskGraph
 from membench.core.hardware.cost_model import CostModel
@@ -56,6 +58,7 @@ class ZeroInfinity(Strategy):
             precision.
         bucket_bytes: size of gradients and checkpoints that the device holds while they leave.
         offload_activations: what the program's recomputation starts from is in host memory meanwhile (Section 5.1.2).
+        deferred_share: share of the weights whose update runs beside the next step's forward pass; see `defer_updates`.
     """
 
     name = "zero_infinity"
@@ -67,14 +70,17 @@ class ZeroInfinity(Strategy):
         reuse_bytes: int = 2_000_000_000,
         bucket_bytes: int = DEEPSPEED_BUCKET_BYTES,
         offload_activations: bool = True,
+        deferred_share: float = 0.0,
     ) -> None:
+        check(SHARE, deferred_share=deferred_share)
         self._ahead = ahead
         self._reuse_bytes = reuse_bytes
         self._bucket_bytes = bucket_bytes
         self._offload_activations = offload_activations
+        self._deferred_share = deferred_share
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        graph = states_on_host(as_written(graph, cost))
+        graph = states_on_host(as_written(graph, cost), self._deferred_share)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         forward = [task for task in graph.tasks if task.phase not in AFTER_THE_LOSS]
         passes = [task for task in graph.tasks if task.phase is not Phase.UPDATE]
@@ -91,5 +97,5 @@ class ZeroInfinity(Strategy):
             leaving.send(finished.get(task.index, ()))
             if following is None or (following.phase in AFTER_THE_LOSS) != (task.phase in AFTER_THE_LOSS):
                 leaving.finish()
-        update(builder, (task for task in graph.tasks if task.phase is Phase.UPDATE))
+        update(builder, (task for task in graph.tasks[passes[-1].index :] if task.phase is Phase.UPDATE))
         return builder.finish()

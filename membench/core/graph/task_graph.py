@@ -36,6 +36,7 @@ class Role(StrEnum):
     GRADIENT = "gradient"  # of an activation
     WEIGHT_GRADIENT = "weight gradient"
     APPLIED_GRADIENT = "applied weight gradient"  # freed after the update, so not a result of the step
+    PENDING_GRADIENT = "pending weight gradient"  # at home in host memory until the next step's deferred update
     PARTIAL_GRADIENT = "partial weight gradient"  # of one use of a shared weight, until added to the others
     ACCUMULATED = "accumulated"  # gradients and loss, over the micro-batches of a step
     LOSS = "loss"
@@ -47,14 +48,17 @@ class Role(StrEnum):
 ARGUMENT_ROLES = frozenset({Role.INPUT, Role.LABEL})
 """Blocks that the caller passes in each step."""
 
-EXTERNAL_ROLES = ARGUMENT_ROLES.union({Role.WEIGHT, Role.BUFFER, Role.CONSTANT, Role.OPTIMIZER_STATE, Role.ACCUMULATED})
-"""Blocks that the caller owns and that live before, during and after the step: on the device or in host memory."""
-
-STATE_ROLES = frozenset({Role.WEIGHT, Role.ACCUMULATED, Role.OPTIMIZER_STATE})
+STATE_ROLES = frozenset({Role.WEIGHT, Role.ACCUMULATED, Role.PENDING_GRADIENT, Role.OPTIMIZER_STATE})
 """The caller's blocks that training changes from step to step, and that can have their home in host memory."""
+
+EXTERNAL_ROLES = ARGUMENT_ROLES | STATE_ROLES | {Role.BUFFER, Role.CONSTANT}
+"""Blocks that the caller owns and that live before, during and after the step: on the device or in host memory."""
 
 RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT, Role.OUTPUT, Role.OUTPUT_GRADIENT})
 """Blocks that the caller holds at the step's end: what it returns, and gradients that its outputs received."""
+
+TAKEN_GRADIENT_ROLES = frozenset({Role.APPLIED_GRADIENT, Role.PENDING_GRADIENT})
+"""Gradients that the update takes, so that the caller does not get them."""
 
 WEIGHT_GRADIENT_ROLES = frozenset({Role.WEIGHT_GRADIENT, Role.PARTIAL_GRADIENT})
 
@@ -341,7 +345,7 @@ class TaskGraph:
         gradients = [value for _, value in self.gradients]
         leaves = tree_leaves((self.loss, self.output, self.objects_after, gradients, self.input_gradients))
         blocks = {value.block for value in leaves if isinstance(value, Value)}
-        return frozenset(block for block in blocks if self.blocks[block].role is not Role.APPLIED_GRADIENT)
+        return frozenset(block for block in blocks if self.blocks[block].role not in TAKEN_GRADIENT_ROLES)
 
     @cached_property
     def last_use(self) -> tuple[int, ...]:

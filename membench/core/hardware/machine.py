@@ -48,7 +48,7 @@ class Machine:
         )
 
 
-ON_DISK = (Role.OPTIMIZER_STATE, Role.WEIGHT, Role.ACCUMULATED)
+ON_DISK = (Role.OPTIMIZER_STATE, Role.WEIGHT, Role.PENDING_GRADIENT, Role.ACCUMULATED)
 """Roles of the caller's blocks that can have their home on the disk, in the order in which they are moved there."""
 
 

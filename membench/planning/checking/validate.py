@@ -34,6 +34,7 @@ from membench.core.graph.schedule import (
 from membench.core.graph.task_graph import RESULT_ROLES, Phase, Task, TaskGraph
 from membench.planning.checking.clocks import Access, Clocks
 from membench.planning.checking.host_copies import HostCopies
+from membench.planning.checking.pending import pending_hazard
 
 
 @dataclass(slots=True)
@@ -69,6 +70,8 @@ def validate(
     Raises:
         InvalidSchedule: names the first wrong instruction and the cause.
     """
+    if hazard := pending_hazard(schedule.graph):
+        raise InvalidSchedule(0, hazard)
     _Walk(schedule, budget_bytes, exchanges, host_memory_bytes).run()
 
 

@@ -29,6 +29,7 @@ _HOLDERS: Mapping[Role, str] = {
     Role.GRADIENT: "gradients",
     Role.WEIGHT_GRADIENT: "weight gradients",
     Role.APPLIED_GRADIENT: "weight gradients",
+    Role.PENDING_GRADIENT: "weight gradients",
     Role.PARTIAL_GRADIENT: "weight gradients",
 }
 FRAMEWORK, WORKSPACE, UNUSED = "framework", "workspace", "unused"

@@ -80,6 +80,7 @@ class PipelinedStep(CompiledStep):
         schedule: Schedule,
         backend: Any,
         update: Any = None,
+        applied: Any = None,
     ) -> None:
         self._micro_batches = pipeline.micro_batches
         self._parts = {
@@ -87,7 +88,7 @@ class PipelinedStep(CompiledStep):
             for block in (*captured.inputs, *captured.targets)
             if block is not None
         }
-        super().__init__(workload, of_rank(captured, rank), schedule, backend, update=update)
+        super().__init__(workload, of_rank(captured, rank), schedule, backend, update=update, applied=applied)
 
     @property
     def argument_blocks(self) -> tuple[int | None, ...]:
@@ -144,8 +145,7 @@ def build_pipelined_step(
     ).within(options.budget_bytes)
     backend = real_backend(run.schedule, cost.device, {pipeline.axis: wrapped.group})
     backend.disk_folder = cost.disk_folder
-    if update:
-        backend.tensors.update = update.of(run.schedule)
+    backend.tensors.update = applied = update.of(run.schedule) if update else None
     captured = captures.at(size)
     place_module(workload.module, of_rank(captured, rank), backend)
-    return PipelinedStep(workload, captured, rank, pipeline, run.schedule, backend, update)
+    return PipelinedStep(workload, captured, rank, pipeline, run.schedule, backend, update, applied)

@@ -27,6 +27,7 @@ from membench.core.step.workload import Workload
 from membench.execution.cuda_graph import ReplayedSchedule
 from membench.execution.executor import BoundSchedule
 from membench.execution.measurement import peak_bytes
+from membench.steps.real.applied_updates import AppliedUpdates
 from membench.steps.real.bound_state import (
     BoundState,
     check_arguments,
@@ -52,6 +53,7 @@ class CompiledStep(RealStep):
         graph_pool: replay the step as one CUDA graph, with memory from that pool; the gradients then lie in the same
             memory after every step. None: issue each step.
         loss_accumulator: for a micro-batch, the scalar to which the step adds its loss, and which it returns.
+        applied: the update's tasks in this schedule.
         begin: called before each step.
 
     Attributes:
@@ -70,12 +72,16 @@ class CompiledStep(RealStep):
         graph_pool: GraphPool | None = None,
         loss_accumulator: Tensor | None = None,
         update: RealUpdate | None = None,
+        applied: AppliedUpdates | None = None,
         begin: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(workload, (RepeatedSchedule(schedule),), update)
         self.schedule, self.backend = schedule, backend
         self._captured, self._begin = captured, begin
         self._program = BoundSchedule(schedule, backend)
+        self._deferred = applied if applied is not None and applied.has_deferred else None
+        if self._deferred:
+            self._deferred.finish_before_reading(self, workload.module, backend)
         if update is not None and backend.disk is not None:
             update.follow_states(schedule.graph, backend.disk)
         self._replayed: ReplayedSchedule | None = None
@@ -157,6 +163,8 @@ class CompiledStep(RealStep):
     def timeline(self) -> Timeline:
         """Run a step on the example batch with a clock around each instruction; gradients and weights do not change."""
         with self._preserved() if self._update else nullcontext():
+            if self._deferred:
+                self._run_example()  # whose updates are deferred to the step that is timed
             return self.backend.timeline(self._run_example(timed=True))
 
     def _measure_peak(self) -> int:
@@ -195,9 +203,24 @@ class CompiledStep(RealStep):
     def backends(self) -> tuple[TensorBackend, ...]:
         return (self.backend,)
 
+    def restore(self) -> None:
+        super().restore()
+        if self._deferred:
+            self._deferred.finish(self.backend)
+
     def close(self) -> None:
         self._end_replays()
+        self.restore()
         self.backend.close()
+
+    @contextmanager
+    def _preserved(self) -> Iterator[None]:
+        with super()._preserved():
+            try:
+                yield
+            finally:
+                if self._deferred:
+                    self._deferred.drop()  # of example batches
 
     def _run_example(self, *, timed: bool = False) -> tuple[int, ...]:
         inputs = self._own_copies(self.workload.inputs)
@@ -227,7 +250,7 @@ class CompiledStep(RealStep):
             ModuleChanged, StepOutdated, ShapeMismatch, MembenchError: see `__call__`.
             OutOfMemory: the device's memory is exhausted.
         """
-        with self._one_at_a_time:
+        with self._one_at_a_time, self._deferred or nullcontext():
             self.workload.check_gradients_are_allowed()
             check_untransformed(self._weights.values())
             check_autocast(self.backend.device.type, self.workload.precision, self._autocast_to)
@@ -241,6 +264,8 @@ class CompiledStep(RealStep):
                 yield self._issue(arguments, timed=timed)
                 if not (self._replayed and self._replayed.keeps_results):
                     self._release()
+                if self._deferred:
+                    self._deferred.defer()
                 self.watched.ran(time.perf_counter() - start_s)
             except BaseException as error:
                 self._abandon()

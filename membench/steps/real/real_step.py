@@ -1,7 +1,8 @@
 """The base class of steps that run."""
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import NoReturn
 
@@ -106,10 +107,11 @@ class RealStep(ABC):
         return whole_step(runs, samples, peak)
 
     def restore(self) -> None:
-        """Give the optimizer back, in host memory, the states that the step keeps on a disk, until the next call.
+        """Apply deferred updates, and give the optimizer back the states that the step keeps on a disk.
 
-        Until then each is an empty tensor, of shape (0,). ``optimizer.state_dict()`` and `close` do this too. So does
-        nothing else: call it before the states are read, pickled or copied in another way, or used by another step.
+        Until then these states, and weights whose update is deferred with their states, are empty tensors, of shape
+        (0,). ``state_dict()`` of the module and of the optimizer do this too, and `close`. Call it before weights or
+        states are read, pickled or copied in another way, or used by another step.
 
         After a step that has failed, such as on a full or broken disk, each state is that which belongs to its weight:
         both are as before the step, or both are updated.
@@ -120,7 +122,9 @@ class RealStep(ABC):
         for backend in self.backends:
             backend.restore()
 
-    def _preserved(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _preserved(self) -> Iterator[None]:
         self.restore()
         optimizer = self._update.optimizer if self._update else None
-        return preserve_state(self.workload.module, self.backends[0].device, optimizer)
+        with preserve_state(self.workload.module, self.backends[0].device, optimizer):
+            yield

@@ -13,7 +13,7 @@ from membench.capture.update.update_recorder import state_tensors
 from membench.core.errors import MembenchError, UnsupportedStrategy
 from membench.core.graph.call import Value
 from membench.core.graph.schedule import DELAYED_STEPS, Schedule
-from membench.core.graph.task_graph import Block, Phase, Role, Task, TaskGraph
+from membench.core.graph.task_graph import TAKEN_GRADIENT_ROLES, Block, Phase, Role, Task, TaskGraph
 from membench.core.libraries.torch_internals import tree_map_only
 from membench.core.step.optimizer import (
     Gradients,
@@ -25,8 +25,10 @@ from membench.core.step.optimizer import (
     names_of,
 )
 from membench.core.step.stored import gradient_of
+from membench.planning.rewrites.deferred import deferred_updates
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.update_times import UpdateCost, measure_update
+from membench.steps.real.applied_updates import AppliedUpdates
 
 
 def real_update(by: WeightUpdate, module: nn.Module, cost: MeasuredCost) -> "RealUpdate":
@@ -168,8 +170,8 @@ class RealUpdate:
         for weight, states in self.optimizer.state.items():
             self.optimizer.state[weight] = tree_map_only(Tensor, partial(_moved, weight.device), states)
 
-    def of(self, schedule: Schedule) -> Callable[[Task, Callable[[Value], Tensor]], None]:
-        """Return the function that runs a task of the update, given the task and what returns a value's tensor.
+    def of(self, schedule: Schedule) -> AppliedUpdates:
+        """Return what runs the tasks of the update.
 
         It does not refer to the step, which would keep device memory until a garbage collection.
 
@@ -196,11 +198,15 @@ class RealUpdate:
         else:
             steps = {}
             for task in updates:
-                written = (graph.blocks[block] for block in task.writes)
-                weights = {b.name: self._weights[b.name] for b in written if b.role is Role.WEIGHT}
+                weights = self._changed_by(task, graph)
                 part = PartOfOptimizer(self.optimizer, weights.values())
                 steps[task.name] = self._step(graph, weights, part.step)
-        return lambda task, tensor: steps[task.name].run(tensor)
+        deferred = {task.name: (task, self._changed_by(task, graph).values()) for task in deferred_updates(graph)}
+        return AppliedUpdates(lambda task, tensor: steps[task.name].run(tensor), self.optimizer, deferred)
+
+    def _changed_by(self, task: Task, graph: TaskGraph) -> dict[str, nn.Parameter]:
+        written = (graph.blocks[block] for block in task.writes)
+        return {block.name: self._weights[block.name] for block in written if block.role is Role.WEIGHT}
 
     def _step(
         self, graph: TaskGraph, weights: Mapping[str, nn.Parameter], step: Callable[[], object]
@@ -208,7 +214,7 @@ class RealUpdate:
         applied = (
             (weights[name], value)
             for name, value in graph.gradients
-            if value and name in weights and graph.blocks[value.block].role is Role.APPLIED_GRADIENT
+            if value and name in weights and graph.blocks[value.block].role in TAKEN_GRADIENT_ROLES
         )
         freed = tuple(weights.values()) if self.gradients is Gradients.FREED else ()
         return _AppliedUpdate(step, tuple(applied), freed)

@@ -43,7 +43,7 @@ class ShapedStep:
         self._build = build
         self._module = module
         self._kept: KeptSteps[CompiledStep | MicroBatchedStep] = KeptSteps()
-        self._first = build(inputs, targets)
+        self._first = self._latest = build(inputs, targets)
         self.workload, self.plan = self._first.workload, self._first.plan
         self.predicted_peak_bytes = self._first.predicted_peak_bytes
         self._forget()
@@ -66,8 +66,13 @@ class ShapedStep:
             self._forget()
             return self._step_for(inputs, targets)(inputs, targets)
 
+    def restore(self) -> None:
+        """Apply the updates that the last call has deferred; see `RealStep`."""
+        self._latest.restore()
+
     def measure(self, **options: Any) -> StepMeasurement:
         """Measure the step of the example batch; see `RealStep`."""
+        self.restore()
         return self._first.measure(**options)
 
     __reduce__ = RealStep.__reduce__
@@ -108,6 +113,8 @@ class ShapedStep:
     def _step_for(self, inputs: Any, targets: Any) -> CompiledStep | MicroBatchedStep:
         key = self._key(inputs, targets)
         step = self._kept.find(key)
+        if step is not self._latest:
+            self._latest.restore()  # before another one reads the weights
         if step is None:
             data = (
                 described("inputs", opened(as_arguments(inputs))),
@@ -116,4 +123,5 @@ class ShapedStep:
             what = f"a step of {type(self._module).__name__} with {', '.join(filter(None, data))}"
             step = self._kept.make(key, lambda: self._build(inputs, targets), what)
             self.predicted_peak_bytes = max(self.predicted_peak_bytes, step.predicted_peak_bytes)
+        self._latest = step
         return step

@@ -2,11 +2,14 @@
 
 import random
 from collections.abc import Iterable
+from contextlib import suppress
 
+from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.schedule import COPY_STREAM, Schedule
-from membench.core.graph.task_graph import Phase, Task, TaskGraph
+from membench.core.graph.task_graph import Phase, Role, Task, TaskGraph
 from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.rewrites.deferred import defer_updates, deferred_updates
 from membench.planning.rewrites.rewrite import update_on_host
 from membench.strategies.base import Strategy
 
@@ -16,15 +19,16 @@ class HostUpdates(Strategy):
 
     Args:
         synchronizes: all streams are waited for behind each update.
+        deferred_share: see `defer_updates`.
     """
 
     name = "host updates"
 
-    def __init__(self, synchronizes: bool = False) -> None:
-        self._synchronizes = synchronizes
+    def __init__(self, synchronizes: bool = False, deferred_share: float = 0.0) -> None:
+        self._synchronizes, self._deferred_share = synchronizes, deferred_share
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        graph = update_on_host(graph)
+        graph = defer_updates(update_on_host(graph), self._deferred_share)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         applied = {block for task in graph.tasks if task.on_host for block in task.reads}
         for task in graph.tasks:
@@ -50,22 +54,29 @@ class RandomUpdates(Strategy):
 
     Args:
         rng: chooses.
+        defers: how likely some of them are deferred.
     """
 
     name = "random updates"
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
+    def __init__(self, rng: random.Random, defers: float = 0.5) -> None:
+        self._rng, self._defers = rng, defers
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         updates = [task.index for task in graph.tasks if task.phase is Phase.UPDATE]
         chosen = self._rng.sample(updates, self._rng.randint(1, len(updates)))
         graph = update_on_host(graph, frozenset(chosen))
+        if self._rng.random() < self._defers:
+            with suppress(UnsupportedStrategy):  # it is one update alone
+                graph = defer_updates(graph, self._rng.random())
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         moving = [block.index for block in graph.blocks if block.is_transient]
         due: list[Task] = []
+        deferred = {task.index for task in deferred_updates(graph)}
         for task in graph.tasks:
-            if task.on_host:
+            if task.index in deferred:
+                self._update(builder, task)
+            elif task.on_host:
                 due.append(task)
             else:
                 builder.prefetch_offloaded(task.reads, stream=self._copy_stream())
@@ -78,6 +89,7 @@ class RandomUpdates(Strategy):
             self._move(builder, moving)
         for task in due:
             self._update(builder, task)
+        _send(builder, (block.index for block in graph.blocks if block.role is Role.PENDING_GRADIENT))
         for block in filter(builder.is_resident, moving):
             builder.free(block)
         return builder.finish()

@@ -81,10 +81,10 @@ def updating_step(
     captured = captured or capture(work)
     schedule = by if isinstance(by, Schedule) else plan(add_update(captured.graph, update), by, COST, None)
     backend = backend_of(schedule, chaos, disk_folder)
-    backend.tensors.update = update.of(schedule)
+    backend.tensors.update = applied = update.of(schedule)
     work = place_workload(work, captured, backend)
     update.follow_weights()
-    return CompiledStep(work, captured, schedule, backend, update=update)
+    return CompiledStep(work, captured, schedule, backend, update=update, applied=applied)
 
 
 def plain_training(
