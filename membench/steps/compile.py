@@ -157,7 +157,7 @@ def build_step(
     if request.exchange:
         distributed.broadcast_state(captures.workload.module.to(cost.device))
     runs = _planned(captures, cost, request, ranks, update)
-    sizes = [run.schedule.graph.batch_size for run in runs]
+    sizes = [run.schedule.graph.micro_batch_size for run in runs]
     groups = ranks.groups if ranks else {}
     backends = [real_backend(run.schedule, cost.device, groups) for run in runs]
     for backend in backends:
@@ -172,7 +172,7 @@ def build_step(
     pool = torch.cuda.graph_pool_handle() if request.cuda_graph else None
     steps = tuple(
         CompiledStep(
-            workload.of_size(size),
+            workload.of_size(run.schedule.graph.batch_size),
             captures.at(size),
             run.schedule,
             backend,

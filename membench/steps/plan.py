@@ -12,6 +12,7 @@ from membench.core.step.optimizer import UpdateOf
 from membench.execution.simulation import step_time_s
 from membench.planning.checking.validate import validate
 from membench.planning.host_memory.disk import keep_within
+from membench.planning.rewrites.layer_by_layer import layer_by_layer
 from membench.planning.rewrites.micro_batch import (
     FASTEST,
     FITTED,
@@ -51,7 +52,9 @@ class StepPlanner:
     cost: CostModel
     update: UpdateOf | None = None
     micro_batch: int | str | None = None
-    _annotated: dict[tuple[int, bool], TaskGraph] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _annotated: dict[tuple[int, int, bool], TaskGraph] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def within(self, budget_bytes: int | None) -> Runs:
         """Return validated schedules for a whole batch, in as few micro-batches as the strategy finds room for.
@@ -128,20 +131,29 @@ class StepPlanner:
                 return self.fitting(excess_bytes, room_bytes)[0]
         return free
 
-    def _annotated_at(self, size: int, *, is_last: bool = True) -> TaskGraph:
-        """Return the annotated graph of a micro-batch; the last one has the update."""
-        if (size, is_last) not in self._annotated:
-            graph = (add_update if is_last else add_states)(self.graph_at(size), self.update)
-            self._annotated[size, is_last] = self.cost.annotate(graph)
-        return self._annotated[size, is_last]
+    def _annotated_at(self, size: int, together: int = 1, *, is_last: bool = True) -> TaskGraph:
+        """Return the annotated graph of a micro-batch, or of several together; the last one has the update."""
+        key = size, together, is_last
+        if key not in self._annotated:
+            graph = layer_by_layer(self.graph_at(size), together)
+            graph = (add_update if is_last else add_states)(graph, self.update)
+            self._annotated[key] = self.cost.annotate(graph)
+        return self._annotated[key]
 
     def _runs_of(self, size: int, budget_bytes: int | None) -> Runs:
-        counts = _counts(self.batch_size, size, updates=self.update is not None)
-        last = len(counts) - 1
-        graphs = [self._annotated_at(samples, is_last=place == last) for place, (samples, _) in enumerate(counts)]
+        if self.strategy.layer_by_layer:
+            parts = [(samples, together, 1) for samples, together in _counts(self.batch_size, size, updates=False)]
+        else:
+            counts = _counts(self.batch_size, size, updates=self.update is not None)
+            parts = [(samples, 1, count) for samples, count in counts]
+        last = len(parts) - 1
+        graphs = [
+            self._annotated_at(samples, together, is_last=place == last)
+            for place, (samples, together, _) in enumerate(parts)
+        ]
         runs = tuple(
             RepeatedSchedule(_validated(graph, self.strategy, self.cost, budget_bytes), count)
-            for graph, (_, count) in zip(graphs, counts, strict=True)
+            for graph, (_, _, count) in zip(graphs, parts, strict=True)
         )
         return _within_host_memory(runs, self.cost, budget_bytes)
 
