@@ -12,7 +12,7 @@ from membench.core.step.optimizer import UpdateOf
 from membench.execution.simulation import step_time_s
 from membench.planning.checking.validate import validate
 from membench.planning.host_memory.disk import keep_within
-from membench.planning.rewrites.layer_by_layer import layer_by_layer
+from membench.planning.rewrites.layer_by_layer import check_draws_nothing, layer_by_layer, together, with_own_sums
 from membench.planning.rewrites.micro_batch import (
     FASTEST,
     FITTED,
@@ -131,25 +131,30 @@ class StepPlanner:
                 return self.fitting(excess_bytes, room_bytes)[0]
         return free
 
-    def _annotated_at(self, size: int, together: int = 1, *, is_last: bool = True) -> TaskGraph:
-        """Return the annotated graph of a micro-batch, or of several together; the last one has the update."""
-        key = size, together, is_last
+    def _annotated_at(self, size: int, count: int = 1, *, is_last: bool = True) -> TaskGraph:
+        """Return the annotated graph of a micro-batch, or of several layer by layer; the last one has the update."""
+        key = size, count, is_last
         if key not in self._annotated:
-            graph = layer_by_layer(self.graph_at(size), together)
+            graph = self.graph_at(size)
+            if count > 1:
+                check_draws_nothing(graph)
+                graph = layer_by_layer(together(graph, count))
+            if self.update is not None and size * count == self.batch_size:
+                graph = with_own_sums(graph, self.update)
             graph = (add_update if is_last else add_states)(graph, self.update)
             self._annotated[key] = self.cost.annotate(graph)
         return self._annotated[key]
 
     def _runs_of(self, size: int, budget_bytes: int | None) -> Runs:
         if self.strategy.layer_by_layer:
-            parts = [(samples, together, 1) for samples, together in _counts(self.batch_size, size, updates=False)]
+            parts = [(samples, count, 1) for samples, count in _counts(self.batch_size, size, updates=False)]
         else:
             counts = _counts(self.batch_size, size, updates=self.update is not None)
             parts = [(samples, 1, count) for samples, count in counts]
         last = len(parts) - 1
         graphs = [
-            self._annotated_at(samples, together, is_last=place == last)
-            for place, (samples, together, _) in enumerate(parts)
+            self._annotated_at(samples, in_graph, is_last=place == last)
+            for place, (samples, in_graph, _) in enumerate(parts)
         ]
         runs = tuple(
             RepeatedSchedule(_validated(graph, self.strategy, self.cost, budget_bytes), count)

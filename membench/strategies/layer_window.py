@@ -8,12 +8,11 @@
 """
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from membench.core.graph.changed_tasks import changed
 from membench.core.graph.task_graph import Phase, Task
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrites.layer_by_layer import runs_of_layers
+from membench.planning.rewrites.layer_by_layer import runs_of_layers, runs_of_micro_batches
 from membench.strategies.host_states import (
     Leaving,
     Visits,
@@ -44,7 +43,7 @@ def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int, *, upd
     leaving = Leaving(builder, bucket_bytes)
     at_home = {block.index for block in graph.blocks if block.host_location}
     window = Visits(builder, [_as_one(tasks) for tasks in layers], at_home, (), ahead, reuse_bytes=0)
-    parts = [part for tasks in layers for part in _by_micro_batch(tasks)]
+    parts = [part for tasks in layers for part in runs_of_micro_batches(tasks)]
     kept = _Kept(builder, parts)
     finished = last_touched_by(passes, applied_gradients(graph))
     updates = {tasks[-1].index: updates for tasks, updates in zip(layers, due, strict=True)}
@@ -112,8 +111,3 @@ def _as_one(tasks: Sequence[Task]) -> Task:
     reads = dict.fromkeys(block for task in tasks for block in task.reads)
     writes = dict.fromkeys(block for task in tasks for block in task.writes)
     return changed(tasks[0], reads=tuple(reads), writes=tuple(writes))
-
-
-def _by_micro_batch(tasks: Sequence[Task]) -> list[tuple[Task, ...]]:
-    """Return the tasks of a layer as those of each micro-batch, which are consecutive."""
-    return [tuple(part) for _, part in groupby(tasks, lambda task: task.name.partition(": ")[0])]

@@ -1,6 +1,7 @@
 """Micro-batches layer by layer: one graph of a step in which a layer computes all micro-batches before the next does.
 
-    layer 1 of micro-batch 0, of 1, of 2 | layer 2 of 2, of 1, of 0 | ...      in place of      0: all layers | 1: ...
+    one after another:  all layers of micro-batch 0 | all layers of 1 | ...
+    layer by layer:     layer 1 of 0, of 1, of 2 | layer 2 of 2, of 1, of 0 | layer 3 of 0, of 1, of 2 | ...
 
 So what a layer needs, above all its weights, has to be on the device once in each pass and not once for each
 micro-batch (vertical scheduling in GreedySnake, Yue et al. 2025). What each micro-batch makes are blocks of its own;
@@ -15,31 +16,40 @@ gradients and statistics of batch norm, are written in their order. Layers that 
 forwards and backwards, so that the first micro-batch of a layer is the last one of the layer before.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 
 from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.changed_tasks import numbered, rename_blocks
-from membench.core.graph.task_graph import ARGUMENT_ROLES, EXTERNAL_ROLES, Block, Task, TaskGraph
+from membench.core.graph.task_graph import ARGUMENT_ROLES, EXTERNAL_ROLES, Role, Task, TaskGraph
+from membench.core.step.optimizer import Gradients, UpdateOf
 
 _SHARED = EXTERNAL_ROLES - ARGUMENT_ROLES
 """Roles of blocks that all micro-batches use together."""
 
-_PREFIX = "micro-batch"
+_PREFIX = "micro-batch "
+"""Begins the names of tasks and layers of a micro-batch, also in a pipeline."""
+
+# ---- the order of a graph ------------------------------------------------------------------------
 
 
-def layer_by_layer(graph: TaskGraph, micro_batches: int) -> TaskGraph:
-    """Return the step of several micro-batches, from the graph of one; its update is not in it yet.
+def layer_by_layer(graph: TaskGraph) -> TaskGraph:
+    """Return a graph of several micro-batches in the order of layers.
 
     Args:
-        graph: adds its gradients and its loss to accumulators.
+        graph: has the tasks of all micro-batches, without messages between devices and without the update.
+    """
+    return graph.map(_in_order)
+
+
+def check_draws_nothing(graph: TaskGraph) -> None:
+    """Refuse a graph of which micro-batches layer by layer would compute something else than one after another.
 
     Raises:
-        UnsupportedStrategy: it draws random numbers, which micro-batches one after another draw in another order.
+        UnsupportedStrategy: it draws random numbers, which would be drawn in another order.
     """
-    if micro_batches == 1:
-        return graph
     random = next((task for task in graph.tasks if task.random), None)
     if random:
         raise UnsupportedStrategy(
@@ -47,7 +57,46 @@ def layer_by_layer(graph: TaskGraph, micro_batches: int) -> TaskGraph:
             "another order than one after another; set its probability to 0, compute the whole batch at once, or "
             "choose a strategy without that order"
         )
-    return graph.map(lambda each: _of_all(each, micro_batches))
+
+
+def _in_order(graph: TaskGraph) -> TaskGraph:
+    tasks = (task for parts in _layers(graph) for task in chain.from_iterable(parts))
+    return replace(graph, tasks=numbered(tasks))
+
+
+def _layers(graph: TaskGraph) -> Iterator[list[list[Task]]]:
+    """Yield the tasks of each layer in each pass, of one micro-batch after another in the order of their computation.
+
+    Layers that use the same block that several micro-batches write are one here, such as a module with statistics that
+    is called twice: both calls write them for a micro-batch before the next.
+    """
+    own: defaultdict[str, list[Task]] = defaultdict(list)
+    for task in graph.tasks:
+        own[_micro_batch(task)].append(task)
+    written = _written_by_several(own.values())
+    runs = list(zip(*(runs_of_layers(graph, tasks) for tasks in own.values()), strict=True))
+    used = [_touched(chain.from_iterable(parts)) & written for parts in runs]
+    last = {block: place for place, blocks in enumerate(used) for block in blocks}
+    joined: list[list[Task]] = [[] for _ in own]
+    end, is_forwards = 0, False
+    for place, parts in enumerate(runs):
+        for tasks, part in zip(joined, parts, strict=True):
+            tasks += part
+        end = max([end, *(last[block] for block in used[place])])
+        if place >= end:
+            is_forwards = not is_forwards or bool(_touched(chain.from_iterable(joined)) & written)
+            yield joined if is_forwards else joined[::-1]
+            joined = [[] for _ in own]
+
+
+def _written_by_several(micro_batches: Iterable[Sequence[Task]]) -> set[int]:
+    """Return the blocks that more than one micro-batch writes."""
+    counts = Counter(block for tasks in micro_batches for block in {b for task in tasks for b in task.writes})
+    return {block for block, count in counts.items() if count > 1}
+
+
+def _touched(tasks: Iterable[Task]) -> set[int]:
+    return {block for task in tasks for block in (*task.reads, *task.writes)}
 
 
 def runs_of_layers(graph: TaskGraph, tasks: Iterable[Task]) -> list[tuple[Task, ...]]:
@@ -58,6 +107,11 @@ def runs_of_layers(graph: TaskGraph, tasks: Iterable[Task]) -> list[tuple[Task, 
     return [tuple(run) for _, run in groupby(tasks, lambda task: named[task.layer])]
 
 
+def runs_of_micro_batches(tasks: Iterable[Task]) -> list[tuple[Task, ...]]:
+    """Return tasks as runs of consecutive ones of one micro-batch."""
+    return [tuple(run) for _, run in groupby(tasks, _micro_batch)]
+
+
 def _layer_of(module: str) -> str:
     """Return the name of the entry of a list of modules to which a module belongs; empty: to none."""
     parts = _without_prefix(module).split(".")
@@ -65,93 +119,100 @@ def _layer_of(module: str) -> str:
     return "" if number is None else ".".join(parts[: number + 1])
 
 
-def _prefixed(name: str, micro_batch: int) -> str:
-    return f"{_PREFIX} {micro_batch}: {name}"
+def _micro_batch(task: Task) -> str:
+    return task.name.partition(": ")[0] if task.name.startswith(_PREFIX) else ""
 
 
 def _without_prefix(name: str) -> str:
     return name.partition(": ")[2] if name.startswith(_PREFIX) else name
 
 
-def _of_all(graph: TaskGraph, micro_batches: int) -> TaskGraph:
-    blocks = list(graph.blocks)
+# ---- one graph of several micro-batches ----------------------------------------------------------
+
+
+def together(graph: TaskGraph, micro_batches: int) -> TaskGraph:
+    """Return one graph of several micro-batches, one after another, whose update is not in it yet.
+
+    Args:
+        graph: graph of one, which adds its gradients and its loss to accumulators.
+    """
+    return graph if micro_batches == 1 else graph.map(lambda each: _together(each, micro_batches))
+
+
+def _together(graph: TaskGraph, micro_batches: int) -> TaskGraph:
     own = [block for block in graph.blocks if block.role not in _SHARED]
-    renamed: list[dict[int, int]] = [{}]
-    for micro_batch in range(1, micro_batches):
-        renamed.append({block.index: len(blocks) + place for place, block in enumerate(own)})
-        blocks += [_copy(graph, block, micro_batch, renamed[-1]) for block in own]
-    for block in own:
-        blocks[block.index] = replace(block, name=_prefixed(block.name, 0))
-    tasks = (
-        rename_blocks(
-            task,
-            renamed[micro_batch],
-            name=_prefixed(task.name, micro_batch),
-            layer=_layer_copy(graph, task.layer, micro_batch),
-            releases=tuple(renamed[micro_batch].get(block, block) for block in task.releases),
+    blocks, tasks, layers, copies = list(graph.blocks), list[Task](), list[str](), list[dict[int, int]]()
+    for number in range(micro_batches):
+        prefix, first_layer = f"{_PREFIX}{number}: ", len(layers)
+        start = len(blocks)
+        renamed = {block.index: start + place if number else block.index for place, block in enumerate(own)}
+        for block in own:
+            copy = replace(
+                block,
+                index=renamed[block.index],
+                name=f"{prefix}{block.name}",
+                layer=block.layer if block.layer < 0 else first_layer + block.layer,
+                repeats=block.repeats if block.repeats is None else renamed.get(block.repeats, block.repeats),
+            )
+            blocks[copy.index : copy.index + 1] = [copy]
+        tasks += (
+            rename_blocks(
+                task,
+                renamed,
+                name=f"{prefix}{task.name}",
+                layer=first_layer + task.layer,
+                releases=tuple(renamed.get(block, block) for block in task.releases),
+            )
+            for task in graph.tasks
         )
-        for run, order in _ordered(graph, micro_batches)
-        for micro_batch in order
-        for task in run
-    )
+        layers += (f"{prefix}{name}" for name in graph.layers)
+        copies.append(renamed)
     return replace(
         graph,
         batch_size=graph.batch_size * micro_batches,
         blocks=tuple(blocks),
         tasks=numbered(tasks),
-        layers=tuple(_prefixed(name, number) for number in range(micro_batches) for name in graph.layers),
+        layers=tuple(layers),
         parts=tuple(
-            (block.index, *(copies[block.index] for copies in renamed[1:]))
-            for block in own
-            if block.role in ARGUMENT_ROLES
+            tuple(renamed[block.index] for renamed in copies) for block in own if block.role in ARGUMENT_ROLES
         ),
     )
 
 
-def _copy(graph: TaskGraph, block: Block, micro_batch: int, renamed: dict[int, int]) -> Block:
-    return replace(
-        block,
-        index=renamed[block.index],
-        name=_prefixed(block.name, micro_batch),
-        layer=_layer_copy(graph, block.layer, micro_batch),
-        repeats=None if block.repeats is None else renamed.get(block.repeats, block.repeats),
-    )
+def with_own_sums(graph: TaskGraph, update_of: UpdateOf) -> TaskGraph:
+    """Return a whole step of several micro-batches whose sums of gradients are made in it, if its update frees them.
 
-
-def _layer_copy(graph: TaskGraph, layer: int, micro_batch: int) -> int:
-    return layer if layer < 0 else micro_batch * len(graph.layers) + layer
-
-
-def _ordered(graph: TaskGraph, micro_batches: int) -> Iterator[tuple[Sequence[Task], Sequence[int]]]:
-    """Yield the tasks of each layer in each pass, and the order in which it computes the micro-batches."""
-    written = _written_by_all(graph)
-    forwards = range(micro_batches)
-    order = forwards[::-1]
-    for run in _joined(graph, written):
-        writes = any(not written.isdisjoint(task.writes) for task in run)
-        order = forwards if writes else order[::-1]
-        yield run, order
-
-
-def _written_by_all(graph: TaskGraph) -> frozenset[int]:
-    """Return the blocks that each micro-batch writes and that are those of all."""
-    written = (block for task in graph.tasks for block in task.writes)
-    return frozenset(block for block in written if graph.blocks[block].role in _SHARED)
-
-
-def _joined(graph: TaskGraph, written: frozenset[int]) -> Iterator[list[Task]]:
-    """Yield the runs of layers, joined where several use a block that each micro-batch writes.
-
-    Such as the statistics of a module that is called twice: both calls write them for a micro-batch before the next.
+    The first micro-batch's gradient takes the place of the accumulator, which would be zero.
     """
-    runs = runs_of_layers(graph, graph.tasks)
-    used = [{block for task in run for block in (*task.reads, *task.writes)} & written for run in runs]
-    last = {block: place for place, blocks in enumerate(used) for block in blocks}
-    joined: list[Task] = []
-    end = 0
-    for place, run in enumerate(runs):
-        joined += run
-        end = max([end, *(last[block] for block in used[place])])
-        if place >= end:
-            yield joined
-            joined = []
+    frees = graph.parts and update_of(graph).gradients is Gradients.FREED
+    return graph.map(_with_own_sums) if frees else graph
+
+
+def _with_own_sums(graph: TaskGraph) -> TaskGraph:
+    sums = {value.block: name for name, value in graph.gradients if value}
+    additions = {
+        total: task for task in reversed(graph.tasks) for total in task.writes if total in sums and task.call is not None
+    }
+    firsts = Counter(_added(task) for task in additions.values())
+    renamed = {
+        _added(task): total
+        for total, task in additions.items()
+        if firsts[_added(task)] == 1 and graph.last_use[_added(task)] == task.index
+    }
+    blocks = list(graph.blocks)
+    for first, total in renamed.items():
+        layer, name = blocks[first].layer, f"{sums[total]}:gradient"
+        blocks[total] = replace(blocks[total], name=name, role=Role.WEIGHT_GRADIENT, layer=layer)
+    dropped = {additions[total].index for total in renamed.values()}
+    tasks = (
+        rename_blocks(task, renamed, releases=tuple(block for block in task.releases if block not in renamed))
+        for task in graph.tasks
+        if task.index not in dropped
+    )
+    return replace(graph, blocks=tuple(blocks), tasks=numbered(tasks))
+
+
+def _added(addition: Task) -> int:
+    """Return the block that is added to an accumulator."""
+    [added] = set(addition.reads) - set(addition.writes)
+    return added
