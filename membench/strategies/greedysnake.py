@@ -29,10 +29,8 @@ from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import TaskGraph
 from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrites.rewrite import as_written
 from membench.strategies.base import Strategy
-from membench.strategies.host_states import states_on_host
-from membench.strategies.layer_window import BUCKET_BYTES, pass_through
+from membench.strategies.layer_window import BUCKET_BYTES, in_host_memory, pass_through
 
 
 class GreedySnake(Strategy):
@@ -51,6 +49,6 @@ class GreedySnake(Strategy):
         self._ahead, self._bucket_bytes = ahead, bucket_bytes
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        builder = ScheduleBuilder(self.name, states_on_host(as_written(graph, cost)), budget_bytes=budget_bytes)
+        builder = ScheduleBuilder(self.name, in_host_memory(graph, cost), budget_bytes=budget_bytes)
         pass_through(builder, self._ahead, self._bucket_bytes)
         return builder.finish()

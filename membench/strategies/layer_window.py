@@ -2,68 +2,113 @@
 
     for each layer, in the forward and then in the backward pass:
         bring its weights, and those of the next one            (two buffers, of which one is filled)
-        compute it, for all micro-batches; what the program's recomputation starts from leaves, and comes back
+        compute it, for all micro-batches, in the backward pass again from what the layer before handed on, which has
+        left meanwhile
         give its weights back; the sums of its gradients leave
         on the processor: update its weights, beside the layers that follow
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from membench.core.graph.changed_tasks import changed
-from membench.core.graph.task_graph import Phase, Task
+from membench.core.graph.changed_tasks import changed, numbered
+from membench.core.graph.task_graph import AFTER_THE_LOSS, Phase, Task, TaskGraph
+from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrites.layer_by_layer import runs_of_layers, runs_of_micro_batches
+from membench.planning.rewrites.layer_by_layer import (
+    in_order_of_layers,
+    runs_of_layers,
+    runs_of_micro_batches,
+)
+from membench.planning.rewrites.recompute import Repeatable, Segment, recompute
+from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.host_states import (
     Leaving,
     Visits,
     applied_gradients,
     checkpoints,
-    compute_as_written,
     last_touched_by,
+    states_on_host,
 )
 
 BUCKET_BYTES = 1_000_000_000
 """What the device holds of gradients and checkpoints while they leave; assumed: a layer's of tens of billions."""
 
 
-def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int, *, updates_beside: bool = True) -> None:
-    """Schedule a step whose states are in host memory.
+def in_host_memory(graph: TaskGraph, cost: CostModel, *, updates_beside: bool = True) -> TaskGraph:
+    """Return a step whose states are in host memory, and which recomputes each layer from what is handed on to it.
+
+    The last layer, whose backward pass follows at once, is not recomputed.
+
+    Args:
+        updates_beside: a layer is updated once its gradients are complete, and not behind the backward pass.
+
+    Raises:
+        UnsupportedStrategy: see `states_on_host`.
+    """
+    graph = join_convolution_backward(graph, cost)
+    parts = [part for layer in runs_of_layers(graph, _passes(graph)) for part in runs_of_micro_batches(layer)]
+    forward = [[task for task in part if task.phase not in AFTER_THE_LOSS] for part in parts]
+    readers = Counter(block for tasks in forward for block in {b for task in tasks for b in task.reads})
+    segments = [
+        Segment(frozenset(block for task in tasks for block in task.creates if readers[block] <= 1))
+        for tasks, part in zip(forward, parts, strict=True)
+        if len(tasks) == len(part)
+    ]
+    passes = numbered(sorted(graph.tasks, key=lambda task: task.phase in AFTER_THE_LOSS))
+    graph = states_on_host(recompute(Repeatable(replace(graph, tasks=passes), cost), segments))
+    layers = runs_of_layers(graph, in_order_of_layers(graph, _passes(graph)))
+    due = _updates_behind(layers, [task for task in graph.tasks if task.phase is Phase.UPDATE])
+    if not updates_beside:
+        due = [[] for _ in layers[1:]] + [[task for tasks in due for task in tasks]]
+    tasks = (task for layer, updates in zip(layers, due, strict=True) for task in (*layer, *updates))
+    return replace(graph, tasks=numbered(tasks))
+
+
+def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int) -> None:
+    """Schedule the step of `in_host_memory`.
 
     Args:
         ahead: layers whose weights are brought before they are needed.
         bucket_bytes: size of what the device holds while it leaves.
-        updates_beside: a layer is updated once its gradients are complete, and not behind the backward pass.
     """
     graph = builder.graph
-    passes = [task for task in graph.tasks if task.phase is not Phase.UPDATE]
+    passes = _passes(graph)
     layers = runs_of_layers(graph, passes)
-    due = _updates_behind(layers, [task for task in graph.tasks if task.phase is Phase.UPDATE])
-    if not updates_beside:
-        due = [[] for _ in layers[1:]] + [[task for tasks in due for task in tasks]]
-    leaving = Leaving(builder, bucket_bytes)
+    parts = [part for layer in layers for part in runs_of_micro_batches(layer)]
     at_home = {block.index for block in graph.blocks if block.host_location}
-    window = Visits(builder, [_as_one(tasks) for tasks in layers], at_home, (), ahead, reuse_bytes=0)
-    parts = [part for tasks in layers for part in runs_of_micro_batches(tasks)]
-    kept = _Kept(builder, parts)
     finished = last_touched_by(passes, applied_gradients(graph))
-    updates = {tasks[-1].index: updates for tasks, updates in zip(layers, due, strict=True)}
-    first = {task.index: tasks[0] for tasks in layers for task in tasks}
-    for place, part in enumerate(parts):
-        window.begin(first[part[0].index])
-        kept.begin(place)
-        for task in part:
-            compute_as_written(builder, task)
-            leaving.send(finished.get(task.index, ()))
-        kept.end(place, leaving)
-        if part[-1].index in updates:
-            window.end(first[part[-1].index], leaving)
-            for task in updates[part[-1].index]:
-                _update(builder, task, leaving)
+    leaving = Leaving(builder, bucket_bytes)
+    window = Visits(builder, [_as_one(layer) for layer in layers], at_home, (), ahead, reuse_bytes=0)
+    handed_on = _HandedOn(builder, parts)
+    layer_of = {task.index: layer for layer in layers for task in layer}
+    part_of = {task.index: (place, part) for place, part in enumerate(parts) for task in part}
+    for task in graph.tasks:
+        if task.phase is Phase.UPDATE:
+            _update(builder, task, leaving)
+            continue
+        layer, (place, part) = layer_of[task.index], part_of[task.index]
+        if task is part[0]:
+            window.begin(layer[0])
+            handed_on.begin(place)
+        builder.prefetch_offloaded(task.reads)
+        builder.compute(task)
+        leaving.send(finished.get(task.index, ()))
+        leaving.free_others()
+        if task is part[-1]:
+            handed_on.end(place, leaving)
+        if task is layer[-1]:
+            window.end(layer[0], leaving)
     leaving.finish()
 
 
-class _Kept:
-    """What the program's recomputation starts from: it leaves unless the next part needs it, and is back one before.
+def _passes(graph: TaskGraph) -> list[Task]:
+    return [task for task in graph.tasks if task.phase is not Phase.UPDATE]
+
+
+class _HandedOn:
+    """What recomputation starts from: it leaves unless the next part needs it, and is back one before.
 
     Args:
         parts: the tasks of each layer on each micro-batch, in order.

@@ -41,7 +41,7 @@ def layer_by_layer(graph: TaskGraph) -> TaskGraph:
     Args:
         graph: has the tasks of all micro-batches, without messages between devices and without the update.
     """
-    return graph.map(_in_order)
+    return graph.map(lambda each: replace(each, tasks=numbered(in_order_of_layers(each, each.tasks))))
 
 
 def check_draws_nothing(graph: TaskGraph) -> None:
@@ -59,19 +59,19 @@ def check_draws_nothing(graph: TaskGraph) -> None:
         )
 
 
-def _in_order(graph: TaskGraph) -> TaskGraph:
-    tasks = (task for parts in _layers(graph) for task in chain.from_iterable(parts))
-    return replace(graph, tasks=numbered(tasks))
+def in_order_of_layers(graph: TaskGraph, tasks: Iterable[Task]) -> list[Task]:
+    """Return tasks of several micro-batches in the order of layers; those of one micro-batch stay in their order."""
+    return [task for parts in _layers(graph, tasks) for task in chain.from_iterable(parts)]
 
 
-def _layers(graph: TaskGraph) -> Iterator[list[list[Task]]]:
+def _layers(graph: TaskGraph, of_step: Iterable[Task]) -> Iterator[list[list[Task]]]:
     """Yield the tasks of each layer in each pass, of one micro-batch after another in the order of their computation.
 
     Layers that use the same block that several micro-batches write are one here, such as a module with statistics that
     is called twice: both calls write them for a micro-batch before the next.
     """
     own: defaultdict[str, list[Task]] = defaultdict(list)
-    for task in graph.tasks:
+    for task in of_step:
         own[_micro_batch(task)].append(task)
     written = _written_by_several(own.values())
     runs = list(zip(*(runs_of_layers(graph, tasks) for tasks in own.values()), strict=True))
