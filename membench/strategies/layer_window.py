@@ -79,6 +79,7 @@ def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int) -> Non
     parts = [part for layer in layers for part in runs_of_micro_batches(layer)]
     at_home = {block.index for block in graph.blocks if block.host_location}
     finished = last_touched_by(passes, applied_gradients(graph))
+    turn = next(layer for layer in layers if any(task.phase in AFTER_THE_LOSS for task in layer))
     leaving = Leaving(builder, bucket_bytes)
     window = Visits(builder, [_as_one(layer) for layer in layers], at_home, (), ahead, reuse_bytes=0)
     handed_on = _HandedOn(builder, parts)
@@ -100,6 +101,8 @@ def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int) -> Non
             handed_on.end(place, leaving)
         if task is layer[-1]:
             window.end(layer[0], leaving)
+            if layer is turn:
+                leaving.finish()
     leaving.finish()
 
 

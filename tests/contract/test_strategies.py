@@ -19,7 +19,7 @@ OF_EVERY_KIND = {"alexnet", "densenet", "lstm", "resnet18", "vit"}
 """Networks on which `make test` or `make test-slow` tests options; `make test-exhaustive` tests the others."""
 DEEP = {"densenet", "resnet18"}
 """Networks that take half of the time; `make test-slow` runs variants on them whose kind another one has."""
-MAY_MOVE_WEIGHTS = {"auto", "joint", "ratel", "zero_infinity", "zero_offload"}
+MAY_MOVE_WEIGHTS = {"auto", "greedysnake", "joint", "megatrain", "ratel", "zero_infinity", "zero_offload"}
 """Variants that keep weights in host memory, always or where nothing else is enough."""
 SEARCHES = {"auto", "joint"}
 """Variants that make many plans within a budget, which takes them seconds on deeper networks."""
