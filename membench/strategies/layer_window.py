@@ -1,11 +1,11 @@
 """Layers that pass through a window of the device: their weights visit it, and all else of them leaves it.
 
-    for each layer, in the forward and then in the backward pass:
-        bring its weights, and those of the next one            (two buffers, of which one is filled)
-        compute it, for all micro-batches, in the backward pass again from what the layer before handed on, which has
-        left meanwhile
-        give its weights back; the sums of its gradients leave
-        on the processor: update its weights, beside the layers that follow
+for each layer, in the forward and then in the backward pass:
+    bring its weights, and those of the next one            (two buffers, of which one is filled)
+    compute it, for all micro-batches, in the backward pass again from what the layer before handed on, which has
+    left meanwhile
+    give its weights back; the sums of its gradients leave
+    on the processor: update its weights, beside the layers that follow
 """
 
 from collections import Counter
@@ -16,11 +16,7 @@ from membench.core.graph.changed_tasks import changed, numbered
 from membench.core.graph.task_graph import AFTER_THE_LOSS, Phase, Task, TaskGraph
 from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.rewrites.layer_by_layer import (
-    in_order_of_layers,
-    runs_of_layers,
-    runs_of_micro_batches,
-)
+from membench.planning.rewrites.layer_by_layer import in_order_of_layers, runs_of_layers, runs_of_micro_batches
 from membench.planning.rewrites.recompute import Repeatable, Segment, recompute
 from membench.planning.rewrites.rewrite import join_convolution_backward
 from membench.strategies.host_states import (

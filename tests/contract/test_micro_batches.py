@@ -27,12 +27,7 @@ from membench.strategies.vdnn import VdnnAll
 from tests.helpers.devices import DEVICE, allocator_peak_bytes
 from tests.helpers.networks.contract import COST, NETWORKS, Results, run_step, workload
 from tests.helpers.steps.micro_batches import accumulate, step_in_micro_batches
-from tests.helpers.steps.variants import (
-    COMBINED,
-    COMBINED_STRATEGIES,
-    ONE_AFTER_ANOTHER,
-    STRATEGIES_ONE_AFTER_ANOTHER,
-)
+from tests.helpers.steps.variants import COMBINED, COMBINED_STRATEGIES, ONE_AFTER_ANOTHER, STRATEGIES_ONE_AFTER_ANOTHER
 
 pytestmark = pytest.mark.accelerator
 

@@ -173,9 +173,7 @@ def _together(graph: TaskGraph, micro_batches: int) -> TaskGraph:
         blocks=tuple(blocks),
         tasks=numbered(tasks),
         layers=tuple(layers),
-        parts=tuple(
-            tuple(renamed[block.index] for renamed in copies) for block in own if block.role in ARGUMENT_ROLES
-        ),
+        parts=tuple(tuple(renamed[block.index] for renamed in copies) for block in own if block.role in ARGUMENT_ROLES),
     )
 
 
@@ -191,7 +189,10 @@ def with_own_sums(graph: TaskGraph, update_of: UpdateOf) -> TaskGraph:
 def _with_own_sums(graph: TaskGraph) -> TaskGraph:
     sums = {value.block: name for name, value in graph.gradients if value}
     additions = {
-        total: task for task in reversed(graph.tasks) for total in task.writes if total in sums and task.call is not None
+        total: task
+        for task in reversed(graph.tasks)
+        for total in task.writes
+        if total in sums and task.call is not None
     }
     firsts = Counter(_added(task) for task in additions.values())
     renamed = {

@@ -16,8 +16,8 @@ from membench.core.step.pipeline import PIPELINED, Pipeline
 from membench.cost.roofline import RooflineCost
 from membench.planning.memory.liveness import host_peak_bytes
 from membench.planning.parallel.pipeline import pipelined
-from membench.planning.rewrites.micro_batch import GraphAt
 from membench.planning.rewrites.layer_by_layer import layer_by_layer
+from membench.planning.rewrites.micro_batch import GraphAt
 from membench.planning.rewrites.update import add_states
 from membench.steps.arguments import as_machine
 from membench.steps.parallel.ranks import Ranks

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from torch import nn
 from membench.capture.capture import capture
 from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.task_graph import ARGUMENT_ROLES, Phase, Role, TaskGraph
-from membench.core.step.optimizer import Gradients
 from membench.core.step.workload import Workload
 from membench.planning.rewrites.layer_by_layer import (
     check_draws_nothing,
@@ -108,7 +108,7 @@ def test_head_and_loss_are_computed_for_one_micro_batch_after_another() -> None:
     _, graph = both(3)
     head = next(run for run in runs_of_layers(graph, graph.tasks) if any(task.phase is Phase.LOSS for task in run))
     phases = [task.phase is Phase.BACKWARD for task in head]
-    assert sum(after and not before for before, after in zip(phases, phases[1:], strict=False)) == 3
+    assert sum(after and not before for before, after in pairwise(phases)) == 3
 
 
 def test_layers_that_write_nothing_of_all_take_turns_in_their_direction() -> None:
