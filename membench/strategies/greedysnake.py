@@ -11,16 +11,16 @@ scheduling):
         bring its weights, once; recompute and compute all micro-batches, and add up their gradients
         the sums leave; on the CPU: update the layer's weights, beside the layers that follow
 
-Readings. Checkpoints are those of the program, which recomputes as it is written. A layer is a block of the network,
-an entry of a list of modules. What lies between two, such as head and loss, is one as well. The order of the
-micro-batches turns round from layer to layer in the forward pass, so that the output of the last one need not leave;
-in the backward pass it does not, as gradients would add up in another order than in the program. The gradients that
-pass from layer to layer stay on the device. Weights of one layer are brought ahead, as with two buffers, whose number
-is assumed. That states lie on disks is not this method's decision here: the pass that inserts the disk tier moves what
-host memory cannot hold.
+Readings, of the paper's abstract and of descriptions of it; its text was not at hand. A layer is a block of the
+network, an entry of a list of modules; what lies between two, such as head and loss, is one as well. Checkpoints are
+what one layer hands on to another. The order of the micro-batches turns round from layer to layer in the forward pass,
+so that the output of the last one need not leave; in the backward pass it does not, as gradients would add up in
+another order than in the program. Gradients that pass from layer to layer stay on the device. Weights of one layer are
+brought ahead, as with two buffers. That states lie on disks is not this method's decision here: the pass that inserts
+the disk tier moves what host memory cannot hold. What a program recomputes itself is not taken over.
 
-Left out: the share of the update that runs beside the next step's forward pass; the linear program that chooses this
-share and what lies on disks; several GPUs.
+Left out: the share of the update that runs beside the next step's forward pass, so that all of a step's update is in
+it; the linear program that chooses this share and what lies on disks; several GPUs.
 
 Not `zero_infinity`, whose micro-batches are passes of their own, and which updates behind the last one.
 """

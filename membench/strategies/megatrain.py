@@ -9,12 +9,13 @@ arXiv:2603.16428:
         compute this one, in the backward pass again from its checkpoint; checkpoints leave, and come back
         its gradients leave; on the CPU: update its weights, beside the layers that follow
 
-Readings. The two are one method here. Both stream layers through a double buffer, recompute each from its checkpoint,
-and let gradients leave layer by layer; both update on the CPU beside the backward pass (`updates_beside`), which is
-SlideFormer's description, and is assumed for MegaTrain. Without it updates follow the backward pass. Checkpoints are
-those of the program, which recomputes as it is written. A layer is a block of the network, an entry of a list of
-modules; what lies between two, such as embedding and head, visits in the same way. A program in half precision has its
-weights in single precision among its optimizer's states.
+Readings, of the papers' abstracts and of the descriptions of their programs. The two are one method here. Both stream
+layers through a double buffer, recompute each from its checkpoint, and let gradients leave layer by layer. The update
+on the CPU beside the backward pass (`updates_beside`) is SlideFormer's description, and is assumed for MegaTrain. A
+layer is a block of the network, an entry of a list of modules; what lies between two, such as embedding and head,
+visits in the same way. Checkpoints are what one layer hands on to another, and none are skipped. A program in half
+precision has its weights in single precision among its optimizer's states. What a program recomputes itself is not
+taken over.
 
 Left out: MegaTrain's templates of layers in place of autograd's graph, which change no copy and no kernel;
 SlideFormer's fused kernels, which a program calls itself, and its disks, which are the disk tier's.

@@ -190,7 +190,7 @@ def test_micro_batches_that_draw_random_numbers_are_refused() -> None:
 
 
 def test_predictions_have_the_order_of_layers() -> None:
-    work = blocks_workload(2, BLOCKS)
+    work = blocks_workload(2, BLOCKS, width=1024)  # so that copies of weights take most of the time
     options = {"device": "rtx4090", "optimizer": "adamw", "accumulate": 4}
     given = work.module, work.loss, (work.inputs, work.targets)
     found = membench.predict(*given, strategy="greedysnake", **options)

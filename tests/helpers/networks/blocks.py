@@ -49,9 +49,9 @@ class Blocks(nn.Module):
         return scores
 
 
-def blocks_workload(batch_size: int, blocks: int = 3, **options: bool) -> Workload:
+def blocks_workload(batch_size: int, blocks: int = 3, width: int = 8, **options: bool) -> Workload:
     """Return the prediction of each next word, whose inputs and targets share memory."""
     torch.manual_seed(0)
-    module = Blocks(blocks, **options).to(DEVICE)
+    module = Blocks(blocks, width, **options).to(DEVICE)
     words = torch.randint(WORDS, (batch_size, LENGTH + 1)).to(DEVICE)
     return Workload("blocks", module, nn.functional.cross_entropy, (words[:, :-1],), (words[:, 1:],))
