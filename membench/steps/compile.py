@@ -157,7 +157,12 @@ def build_step(
     if request.exchange:
         distributed.broadcast_state(captures.workload.module.to(cost.device))
     runs = _planned(captures, cost, request, ranks, update)
-    sizes = [run.schedule.graph.batch_size for run in runs]
+    if request.cuda_graph and runs[0].schedule.graph.parts:
+        raise MembenchError(
+            f"strategy {request.strategy.name!r} has micro-batches layer by layer, each with arguments of its own, of "
+            "which a CUDA graph has no copies; leave cuda_graph or micro_batch out"
+        )
+    sizes = [run.schedule.graph.micro_batch_size for run in runs]
     groups = ranks.groups if ranks else {}
     backends = [real_backend(run.schedule, cost.device, groups) for run in runs]
     for backend in backends:
@@ -172,7 +177,7 @@ def build_step(
     pool = torch.cuda.graph_pool_handle() if request.cuda_graph else None
     steps = tuple(
         CompiledStep(
-            workload.of_size(size),
+            workload.of_size(run.schedule.graph.batch_size),
             captures.at(size),
             run.schedule,
             backend,

@@ -12,6 +12,7 @@ from membench.core.step.optimizer import UpdateOf
 from membench.execution.simulation import step_time_s
 from membench.planning.checking.validate import validate
 from membench.planning.host_memory.disk import keep_within
+from membench.planning.rewrites.layer_by_layer import check_draws_nothing, layer_by_layer, together, with_own_sums
 from membench.planning.rewrites.micro_batch import (
     FASTEST,
     FITTED,
@@ -51,7 +52,9 @@ class StepPlanner:
     cost: CostModel
     update: UpdateOf | None = None
     micro_batch: int | str | None = None
-    _annotated: dict[tuple[int, bool], TaskGraph] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _annotated: dict[tuple[int, int, bool], TaskGraph] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def within(self, budget_bytes: int | None) -> Runs:
         """Return validated schedules for a whole batch, in as few micro-batches as the strategy finds room for.
@@ -128,20 +131,34 @@ class StepPlanner:
                 return self.fitting(excess_bytes, room_bytes)[0]
         return free
 
-    def _annotated_at(self, size: int, *, is_last: bool = True) -> TaskGraph:
-        """Return the annotated graph of a micro-batch; the last one has the update."""
-        if (size, is_last) not in self._annotated:
-            graph = (add_update if is_last else add_states)(self.graph_at(size), self.update)
-            self._annotated[size, is_last] = self.cost.annotate(graph)
-        return self._annotated[size, is_last]
+    def _annotated_at(self, size: int, count: int = 1, *, is_last: bool = True) -> TaskGraph:
+        """Return the annotated graph of a micro-batch, or of several layer by layer; the last one has the update."""
+        key = size, count, is_last
+        if key not in self._annotated:
+            graph = self.graph_at(size)
+            if count > 1:
+                check_draws_nothing(graph)
+                graph = layer_by_layer(together(graph, count))
+            if self.update is not None and size * count == self.batch_size:
+                graph = with_own_sums(graph, self.update)
+            graph = (add_update if is_last else add_states)(graph, self.update)
+            self._annotated[key] = self.cost.annotate(graph)
+        return self._annotated[key]
 
     def _runs_of(self, size: int, budget_bytes: int | None) -> Runs:
-        counts = _counts(self.batch_size, size, updates=self.update is not None)
-        last = len(counts) - 1
-        graphs = [self._annotated_at(samples, is_last=place == last) for place, (samples, _) in enumerate(counts)]
+        if self.strategy.layer_by_layer:
+            parts = [(samples, count, 1) for samples, count in _counts(self.batch_size, size, updates=False)]
+        else:
+            counts = _counts(self.batch_size, size, updates=self.update is not None)
+            parts = [(samples, 1, count) for samples, count in counts]
+        last = len(parts) - 1
+        graphs = [
+            self._annotated_at(samples, in_graph, is_last=place == last)
+            for place, (samples, in_graph, _) in enumerate(parts)
+        ]
         runs = tuple(
             RepeatedSchedule(_validated(graph, self.strategy, self.cost, budget_bytes), count)
-            for graph, (_, count) in zip(graphs, counts, strict=True)
+            for graph, (_, _, count) in zip(graphs, parts, strict=True)
         )
         return _within_host_memory(runs, self.cost, budget_bytes)
 

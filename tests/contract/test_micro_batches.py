@@ -29,7 +29,7 @@ from membench.strategies.vdnn import VdnnAll
 from tests.helpers.devices import DEVICE, allocator_peak_bytes
 from tests.helpers.networks.contract import COST
 from tests.helpers.steps.micro_batches import accumulate, step_in_micro_batches
-from tests.helpers.steps.variants import COMBINED, COMBINED_STRATEGIES, EACH_COMBINED, EACH_COMBINED_STRATEGY
+from tests.helpers.steps.variants import COMBINED, COMBINED_STRATEGIES, ONE_AFTER_ANOTHER, STRATEGIES_ONE_AFTER_ANOTHER
 
 pytestmark = pytest.mark.accelerator
 
@@ -46,7 +46,7 @@ def accumulated(network: str, batch_size: int, micro_batch: int) -> tuple[Captur
     return Captures(work), buffers, results
 
 
-@pytest.mark.parametrize("strategy", EACH_COMBINED_STRATEGY)
+@pytest.mark.parametrize("strategy", STRATEGIES_ONE_AFTER_ANOTHER)
 @pytest.mark.parametrize("network", ["squeezenet", pytest.param("resnet18", marks=pytest.mark.exhaustive)])
 def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -> None:
     captures, buffers, expected = accumulated(network, BATCH_SIZE, MICRO_BATCH)
@@ -62,7 +62,7 @@ def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -
     step.close()
 
 
-@pytest.mark.parametrize("variant", EACH_COMBINED)
+@pytest.mark.parametrize("variant", ONE_AFTER_ANOTHER)
 @pytest.mark.parametrize(
     ("network", "batch_size", "micro_batch"),
     [

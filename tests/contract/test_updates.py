@@ -24,7 +24,7 @@ from tests.helpers.devices import DEVICE, allocator_peak_bytes
 from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_networks import PLANS, Layers, random_workload, runs_in_plain_pytorch
 from tests.helpers.steps.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
-from tests.helpers.steps.variants import COMBINED, EACH_COMBINED, EACH_COMBINED_STRATEGY
+from tests.helpers.steps.variants import COMBINED, EACH_COMBINED, STRATEGIES_ONE_AFTER_ANOTHER
 
 pytestmark = pytest.mark.accelerator
 
@@ -83,7 +83,7 @@ def test_random_networks_are_updated_exactly(layers: Layers, name: str) -> None:
             check_update(work, captured, variant, name, Chaos(seed=5))
 
 
-@pytest.mark.parametrize("strategy", EACH_COMBINED_STRATEGY)
+@pytest.mark.parametrize("strategy", STRATEGIES_ONE_AFTER_ANOTHER)
 def test_micro_batches_update_once_with_the_sum_of_their_gradients(strategy: str) -> None:
     work = workload_of("lstm_cnn", DEVICE, batch_size=5)
     without = deepcopy(work)

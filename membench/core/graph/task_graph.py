@@ -280,6 +280,8 @@ class TaskGraph:
         output_gradients: an output and its gradient, for each that has one, in a step of training whose loss is
             computed by the caller. Between the output and these is the turn from the forward to the backward pass.
         input_gradients: in such a step the gradient of each tensor of the inputs; None where none is asked for.
+        parts: in a step whose micro-batches are blocks of their own: for each of the caller's arguments the block of
+            each micro-batch's part of it, in their order.
         overhead_bytes: memory that the framework holds in addition to the blocks (context, library handles).
         plain: the step as plain PyTorch runs it; None in that graph itself and in another framework's.
         is_plain: whether it is such a step, with tasks whose results are not used and with `Task.releases`.
@@ -299,6 +301,7 @@ class TaskGraph:
     depends_on_values: bool = False
     output_gradients: tuple[tuple[Value, Value], ...] = ()
     input_gradients: tuple[Value | None, ...] = ()
+    parts: tuple[tuple[int, ...], ...] = ()
     overhead_bytes: int = 0
     plain: "TaskGraph | None" = None
     is_plain: bool = False
@@ -314,6 +317,11 @@ class TaskGraph:
     def given_up(self) -> frozenset[int]:
         """Blocks that the step takes over from the caller, by its first task."""
         return frozenset(block.index for block in self.blocks if block.role is Role.GIVEN_UP)
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Samples that its tasks compute at a time."""
+        return self.batch_size // (len(self.parts[0]) if self.parts else 1)
 
     @property
     def mode(self) -> Mode:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from membench.backends.real import real_backend
 from membench.capture.capture import CapturedStep, Captures
@@ -82,28 +82,14 @@ class PipelinedStep(CompiledStep):
         update: Any = None,
         applied: Any = None,
     ) -> None:
-        self._micro_batches = pipeline.micro_batches
-        self._parts = {
+        parts = {
             block: tuple(rank.callers.get((block, number)) for number in range(pipeline.micro_batches))
             for block in (*captured.inputs, *captured.targets)
             if block is not None
         }
-        super().__init__(workload, of_rank(captured, rank), schedule, backend, update=update, applied=applied)
-
-    @property
-    def argument_blocks(self) -> tuple[int | None, ...]:
-        """The blocks of the parts of each leaf of inputs and targets; None where this rank does not use it."""
-        leaves = (*self._captured.inputs, *self._captured.targets)
-        return tuple(part for block in leaves for part in (self._parts[block] if block is not None else (None,)))
-
-    def _arguments(self, inputs: Any, targets: Any) -> list[Any]:
-        """Return the micro-batches of each leaf, in the order of `argument_blocks`."""
-        leaves = super()._arguments(inputs, targets)
-        return [
-            part
-            for leaf in leaves
-            for part in (leaf.chunk(self._micro_batches) if isinstance(leaf, Tensor) else (leaf,))
-        ]
+        super().__init__(
+            workload, of_rank(captured, rank), schedule, backend, update=update, applied=applied, parts=parts
+        )
 
 
 def of_rank(captured: CapturedStep, rank: RankOfPipeline) -> CapturedStep:

@@ -16,6 +16,7 @@ from membench.core.step.pipeline import PIPELINED, Pipeline
 from membench.cost.roofline import RooflineCost
 from membench.planning.memory.liveness import host_peak_bytes
 from membench.planning.parallel.pipeline import pipelined
+from membench.planning.rewrites.layer_by_layer import layer_by_layer
 from membench.planning.rewrites.micro_batch import GraphAt
 from membench.planning.rewrites.update import add_states
 from membench.steps.arguments import as_machine
@@ -121,7 +122,7 @@ class RankStep:
             return self._of_all(self.planned())
         with without_collection():  # which would look through millions of objects again and again
             whole = self.strategy.scheduled(self.graph_at(self.batch_size))
-            if pipeline.shorter is None:
+            if pipeline.shorter is None or self._is_layer_by_layer(pipeline):
                 return of_stages(self._in_hosts(self._places(whole, pipeline)))
             few, more = (self._places(whole, each) for each in pipeline.shorter)
             first, second = (each.micro_batches for each in pipeline.shorter)
@@ -160,7 +161,10 @@ class RankStep:
         Args:
             whole: the captured graph of a micro-batch, whose loss is scaled to its part of the step.
         """
-        plans = self._planned_places([self.ranks.graph_of_rank(rank.graph) for rank in pipelined(whole, pipeline)])
+        graphs = [rank.graph for rank in pipelined(whole, pipeline)]
+        if self._is_layer_by_layer(pipeline):
+            graphs = [layer_by_layer(graph) for graph in graphs]
+        plans = self._planned_places([self.ranks.graph_of_rank(graph) for graph in graphs])
         steps = simulated_pipeline(plans, self.cost)
         step_time_s = max(step.step_time_s for step in steps)
         places = []
@@ -169,6 +173,10 @@ class RankStep:
             utilization = alone.utilization * alone.step_time_s / (step_time_s or inf)
             places.append(replace(alone, step_time_s=step_time_s, utilization=utilization))
         return places
+
+    def _is_layer_by_layer(self, pipeline: Pipeline) -> bool:
+        """Return whether micro-batches are not one after another: on a device that is not one of several stages."""
+        return self.strategy.layer_by_layer and pipeline.ranks == 1
 
     def _planned_places(self, graphs: Sequence[TaskGraph]) -> list[Runs]:
         """Return the schedules of each place in a pipeline, which leave the rest of their host's memory to others."""

@@ -1,7 +1,7 @@
 """CompiledStep: a captured step under a schedule, callable by the user."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -55,10 +55,14 @@ class CompiledStep(RealStep):
         loss_accumulator: for a micro-batch, the scalar to which the step adds its loss, and which it returns.
         applied: the update's tasks in this schedule.
         begin: called before each step.
+        parts: by the block of an argument in the graph of a micro-batch, the blocks of the parts of it, one for each
+            micro-batch, None where the schedule does not use it; None: as the schedule's graph has them.
 
     Attributes:
         schedule: the program, which `plan` runs once; prints as text.
         backend: the backend that runs the step.
+        leaf_blocks: the block of each leaf of inputs and targets, or of its first micro-batch; None: it is no tensor.
+        argument_blocks: the blocks of all parts of the leaves, of each one for each micro-batch of the schedule.
         watched: what the step depends on besides its arguments' tensors.
     """
 
@@ -74,8 +78,13 @@ class CompiledStep(RealStep):
         update: RealUpdate | None = None,
         applied: AppliedUpdates | None = None,
         begin: Callable[[], None] | None = None,
+        parts: Mapping[int, Sequence[int | None]] | None = None,
     ) -> None:
         super().__init__(workload, (RepeatedSchedule(schedule),), update)
+        parts = {own[0]: own for own in schedule.graph.parts} if parts is None else parts
+        self.leaf_blocks = captured.inputs + captured.targets
+        self._divided = [(block,) if block is None else parts.get(block, (block,)) for block in self.leaf_blocks]
+        self.argument_blocks = tuple(part for own in self._divided for part in own)
         self.schedule, self.backend = schedule, backend
         self._captured, self._begin = captured, begin
         self._program = BoundSchedule(schedule, backend)
@@ -195,11 +204,6 @@ class CompiledStep(RealStep):
         return (self.timeline(),)
 
     @property
-    def argument_blocks(self) -> tuple[int | None, ...]:
-        """The block of each leaf of inputs and targets; None if it is not a tensor."""
-        return self._captured.inputs + self._captured.targets
-
-    @property
     def backends(self) -> tuple[TensorBackend, ...]:
         return (self.backend,)
 
@@ -287,7 +291,11 @@ class CompiledStep(RealStep):
                 "tensors of the example are the same or share memory, which the step counts once, and those of this "
                 "call do not in that way; compile with an example like the calls, or use shapes='any' or membench.wrap"
             )
-        return arguments
+        return [
+            part
+            for argument, own in zip(arguments, self._divided, strict=True)
+            for part in (argument.chunk(len(own)) if len(own) > 1 else (argument,))
+        ]
 
     def _issue(self, arguments: list[Any], *, timed: bool) -> tuple[int, ...]:
         """Issue one step on arguments and clear them; a timed one is not replayed, as a CUDA graph has no clock."""

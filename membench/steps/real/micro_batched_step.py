@@ -46,9 +46,10 @@ class MicroBatchedStep(RealStep):
     ) -> None:
         super().__init__(workload, plan, update)
         self._steps = steps
-        self._ignored_targets = IgnoredTargets(plan[0].schedule.graph, steps[0].argument_blocks)
+        self._ignored_targets = IgnoredTargets(plan[0].schedule.graph, steps[0].leaf_blocks)
         self._loss = loss
-        sizes = [run.schedule.graph.batch_size for run in plan for _ in range(run.count)]
+        graphs = [run.schedule.graph for run in plan for _ in range(run.count)]
+        sizes = [graph.micro_batch_size for graph in graphs for _ in range(graph.batch_size // graph.micro_batch_size)]
         # the module alone does not run on a GPU while its weights are in host memory
         weights_are_apart = workload.device.type != "cpu" and any(
             step.backend.has_host_resident_blocks for step in steps

@@ -53,6 +53,10 @@ EACH_VARIANT = [pytest.param(name, marks=marks_of(name)) for name in VARIANTS]
 EACH_COMBINED = [pytest.param(name, marks=marks_of(name)) for name in COMBINED]
 EACH_COMBINED_STRATEGY = [pytest.param(name, marks=marks_of(name)) for name in COMBINED_STRATEGIES]
 
+ONE_AFTER_ANOTHER = [each for each in EACH_COMBINED if not VARIANTS[each.values[0]].layer_by_layer]
+"""Variants whose micro-batches draw random numbers in the order of the program; others refuse to."""
+STRATEGIES_ONE_AFTER_ANOTHER = [each for each in ONE_AFTER_ANOTHER if each.values[0] in COMBINED_STRATEGIES]
+
 
 @cache
 def planned(network: str, variant: str) -> Schedule:
