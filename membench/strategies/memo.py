@@ -13,7 +13,7 @@ before it could have left.
 Readings. The paper's share is one of tokens. Here it consists of whole activations, those with the most seconds of
 recomputation for each byte first: products, SiLU and the tanh form of GELU give other bits for a part of the tokens
 than for all of them, and no method may change the results. A layer is a stage of the forward pass that hands a single
-activation on (`strategies.chain`), which in a transformer is half a layer; each has a share of its own. Masks of
+activation on (`strategies.chain`), half a layer of a deep transformer; each has a share of its own. Masks of
 dropout, which cannot be made again, leave as well. Copies start and return where `planning.choices` puts them, in place
 of the paper's two buffers.
 

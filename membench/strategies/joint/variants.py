@@ -105,9 +105,9 @@ class Variants:
         yield from dict.fromkeys([*found, (self.fastest, replace(self.fastest, is_joined=False), *self.least)])
 
     def smaller(self, variant: Variant) -> tuple[Variant, Variant]:
-        """Return a variant with less memory at a time: the gradients of a convolution one after the other; all encodings.
+        """Return two that need less memory: a convolution's gradients one after the other; in addition all encodings.
 
-        Where a single block takes a large part of the budget, rounded savings leave too little room.
+        The linear program takes fractions of savings, and nothing of those that only single large blocks need.
         """
         apart = replace(variant, is_joined=False)
         return apart, replace(apart, masked=frozenset(self._relus), narrowed=frozenset(self._maps))
