@@ -40,7 +40,7 @@ KEPT_LAYERS = 2
 
 
 class Memo(Strategy):
-    """MEMO: swap each layer's input, attention output and a share of the others, recompute the rest (Zhao et al. 2025)."""
+    """MEMO: swap a layer's input, attention output and a share of the others; recompute the rest (Zhao et al. 2025)."""
 
     name = "memo"
 
