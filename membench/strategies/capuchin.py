@@ -21,7 +21,6 @@ by the kinds of layers; not `joint`, which compares whole steps.
 
 from math import inf
 
-from membench.core.errors import InfeasibleSchedule
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import TaskGraph
 from membench.core.hardware.cost_model import CostModel
@@ -51,13 +50,7 @@ class Capuchin(Strategy):
             choices[unit] = OFFLOAD if is_swapped else RECOMPUTE
             plan = evaluator.plan(choices, limit_bytes)
         if plan.step_s == inf:
-            needed_bytes, operation = evaluator.needed_bytes(choices)
-            raise InfeasibleSchedule(
-                task=problem.operations[operation].name,
-                needed_bytes=needed_bytes,
-                budget_bytes=limit_bytes,
-                lower_bound_bytes=problem.graph.lower_bound_bytes,
-            )
+            raise evaluator.refusal(choices, limit_bytes)
         return emit(self.name, plan, budget_bytes)
 
 

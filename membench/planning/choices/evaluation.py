@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from membench.core.errors import InfeasibleSchedule
 from membench.core.graph.task_graph import TaskGraph
 from membench.planning.choices.absences import find_absences
 from membench.planning.choices.arrays import Operations, as_arrays
@@ -136,6 +137,16 @@ class Evaluator:
                 low = tried + 1
             tried = (low + high) // 2
         return high, int(program.order[needing])
+
+    def refusal(self, choices: Choices, budget_bytes: int) -> InfeasibleSchedule:
+        """Return the error for a budget that these choices do not keep, with the least that they need."""
+        needed_bytes, operation = self.needed_bytes(choices)
+        return InfeasibleSchedule(
+            task=self.problem.operations[operation].name,
+            needed_bytes=needed_bytes,
+            budget_bytes=budget_bytes,
+            lower_bound_bytes=self.problem.graph.lower_bound_bytes,
+        )
 
     def program_of(self, order: Order) -> Operations:
         """Return an order of the problem's operations, nested recomputation included, as a program."""

@@ -25,6 +25,7 @@ from membench.strategies.eager import Eager
 from membench.strategies.geeps import GeePS
 from membench.strategies.gist import Gist
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
+from membench.strategies.memo import Memo
 from membench.strategies.memonger import Memonger
 from membench.strategies.pofo import Pofo
 from membench.strategies.pytorch import PyTorch
@@ -40,7 +41,7 @@ MOST_NODES = 8
 METHODS: tuple[Strategy, ...] = (
     Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(),
     LayrubHybrid(), Gist(), Capuchin(), Dtr(LONGEST), Pofo(), Checkmate(most_nodes=MOST_NODES), ZeroOffload(),
-    ZeroInfinity(), Ratel(),
+    ZeroInfinity(), Ratel(), Memo(),
 )  # fmt: skip
 
 

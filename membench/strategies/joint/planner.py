@@ -42,6 +42,9 @@ TRIED_STEPS = EVALUATED_STEPS // 50
 STARTED_SHARE = 1 / 4
 """Of the plans that are tried: the most for the choice of a variant; at the end as many again for other encodings."""
 
+CROWDED = 1.05
+"""A step this multiple of the lower bound lacks memory: variants that need less of it are tried as well."""
+
 UPGRADES = 4
 """Number of further choices of algorithms."""
 
@@ -134,6 +137,8 @@ class Planner:
         if begun.search.best is None:
             return None
         share = STARTED_SHARE * _number(EVALUATED_STEPS, EVALUATIONS, begun.search.best.problem)
+        for variant in self._variants.smaller(begun.best) if begun.step_s > begun.enough_s * CROWDED else ():
+            started(variant)
         for encoding in self._variants.encodings:
             if begun.step_s > begun.enough_s and begun.tried < share:
                 started(self._variants.toggled(begun.best, encoding))

@@ -5,8 +5,8 @@ A step's time is that of its tasks, of what is computed again, and of waiting fo
 1. solves a linear program that the schedules of a large class satisfy (`bound`): its value is a lower bound on their
    time,
 2. takes from its solution, rounded, which ReLUs have masks, which index maps of pooling are stored in fewer bits, and
-   which algorithm each convolution has (`variants`), compares some such variants of the graph, and adds or drops single
-   encodings,
+   which algorithm each convolution has (`variants`), compares some such variants of the graph, where memory lacks also
+   one with all encodings and each gradient of a convolution by itself, and adds or drops single encodings,
 3. starts from the rounded solution and from offloading everything, and changes choices while that makes the step
    shorter (`search`); each set of choices is timed by planning its copies (`evaluation`): a copy to the host starts
    when its block is written, and the block's memory is given back when the copy has ended or memory is needed; a copy

@@ -104,6 +104,14 @@ class Variants:
             found += ((self.limited(variant, size_bytes),) for size_bytes in self._workspaces())
         yield from dict.fromkeys([*found, (self.fastest, replace(self.fastest, is_joined=False), *self.least)])
 
+    def smaller(self, variant: Variant) -> tuple[Variant, Variant]:
+        """Return two that need less memory: a convolution's gradients one after the other; in addition all encodings.
+
+        The linear program takes fractions of savings, and nothing of those that only single large blocks need.
+        """
+        apart = replace(variant, is_joined=False)
+        return apart, replace(apart, masked=frozenset(self._relus), narrowed=frozenset(self._maps))
+
     def _workspaces(self) -> list[int]:
         """Return sizes to try as a limit of all workspaces: halves of the largest, of which each has another effect."""
         sizes = {options[0].workspace_bytes for options in self.options.values()}

@@ -7,6 +7,7 @@ from membench.core.graph.convolution import Algorithm
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import Phase, Task, TaskGraph
 from membench.core.hardware.cost_model import CostModel
+from membench.core.hardware.machine import HostLimit
 
 WORKSPACE_BYTES = 400
 
@@ -15,7 +16,7 @@ class UnitCost(CostModel):
     """Two seconds per task after half a second of launch, three on the host; one per byte copied, half from a disk."""
 
     full_duplex = True
-    host_limit = None
+    host_limit: HostLimit | None = None
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         return graph
