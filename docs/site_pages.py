@@ -34,6 +34,8 @@ FRONTIERS = "paper_figs/frontiers"
 STATIC = ("paper_figs/**/*.png", "results/**/*.png", "results/**/*.csv")
 """Files outside docs/ that pages show or link to."""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+PICTURE = re.compile(r'(?<=src="|set=")([^":]+)(?=")')
+"""In HTML, whose pictures MkDocs leaves as they are."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Return a page with links that lead to the site's pages, and names of files in place of links to other files."""
     uri = page.file.src_uri
     origin = next((each.origin for each in generated_pages() if each.uri == uri), f"docs/{uri}")
-    return LINK.sub(lambda link: _link(link, origin, uri, files), markdown)
+    linked = LINK.sub(lambda link: _link(link, origin, uri, files), markdown)
+    return PICTURE.sub(lambda found: relpath(site_uri(_of_repository(found[1], origin)), dirname(uri) or "."), linked)
+
+
+def _of_repository(path: str, origin: str) -> str:
+    """Return the path in the repository of what a page names."""
+    return normpath(f"{dirname(origin)}/{path}".lstrip("/"))
 
 
 def _link(link: re.Match[str], origin: str, uri: str, files: Files) -> str:
@@ -81,7 +89,7 @@ def _link(link: re.Match[str], origin: str, uri: str, files: Files) -> str:
     path, mark, anchor = target.partition("#")
     if not path or ":" in path:
         return link[0]
-    of_repository = normpath(f"{dirname(origin)}/{path}".lstrip("/"))
+    of_repository = _of_repository(path, origin)
     linked = site_uri(of_repository)
     if files.get_file_from_path(linked):
         return f"{picture}[{text}]({relpath(linked, dirname(uri) or '.')}{mark}{anchor})"
