@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "config",
     "predict": "config",
     "advise": "config",
+    "app": None,
     "train": "train",
     "measure": None,
     "reproduce": "reproduce",
