@@ -27,7 +27,9 @@ def draw(scheme: str) -> Figure:
     least_gb = quick.groupby("strategy")["peak_bytes"].min()[list(_METHODS)] / 2**30
     figure, axes = plt.subplots(figsize=(4.0, 3.0), layout="constrained", facecolor=colors["back"])
     axes.set_facecolor(colors["back"])
-    bars = axes.barh(least_gb.index, least_gb, color=[colors["eager"], *[colors["bar"]] * (len(_METHODS) - 1)], linewidth=0)
+    bars = axes.barh(
+        least_gb.index, least_gb, color=[colors["eager"], *[colors["bar"]] * (len(_METHODS) - 1)], linewidth=0
+    )
     axes.bar_label(bars, [f"{size:.1f} GB" for size in least_gb], padding=4, color=colors["text"], fontsize=11)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.25 * least_gb.max())

@@ -34,11 +34,8 @@ def page() -> pmui.Page:
     """Return the page of one reader."""
     pn.config.nthreads = 2  # an answer takes seconds, in which the page stays responsive
     view = View()
-    shown = pmui.Page(title="membench", main=[pmui.Container(*view.parts, width_option="lg")])
-    if browser := pn.state.browser_info:
-        browser.param.watch(lambda change: shown.param.update(dark_theme=bool(change.new)), "dark_mode")
     pn.state.onload(view.predict)
-    return shown
+    return pmui.Page(title="membench", main=[pmui.Container(*view.parts, width_option="lg")])
 
 
 class View:
