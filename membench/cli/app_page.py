@@ -15,7 +15,7 @@ from membench.core.files import complaint
 from membench.core.graph.precision import Precision
 
 if TYPE_CHECKING:
-    from membench.advice.advise import Advice, AdvisedPlan
+    from membench.advice.device.advice import Advice, AdvisedPlan
 
 _STYLES = [
     """
@@ -109,7 +109,9 @@ class View:
         if found is None:
             return
         if question.is_of_cluster:
-            self._show(self._methods, pn.pane.HTML(found._repr_html_(), stylesheets=_STYLES))
+            from membench.advice.cluster.text import elements
+
+            self._show(self._methods, _html(list(elements(found))))
             self._show(self._use, _html([Code((question.command(),), is_shell=True)]))
             return
         known.append(found)

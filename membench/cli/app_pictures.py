@@ -10,7 +10,7 @@ from membench.core.units import GIB, format_bytes
 from membench.pictures.prediction import colored_parts
 
 if TYPE_CHECKING:
-    from membench.advice.advise import Advice, AdvisedPlan
+    from membench.advice.device.advice import Advice, AdvisedPlan
     from membench.steps.predicted.prediction import Prediction
 
 _LIMIT_COLOR, _POINT_COLOR, _BEST_COLOR = "#d1495b", "#6b7280", "#4f6bed"
@@ -52,7 +52,12 @@ def frontier(advice: "Advice", plans: "Sequence[AdvisedPlan]", choose: "Callable
     plot.scatter("peak", "time", source=source, size=14, color=_POINT_COLOR, selection_color=_BEST_COLOR)
     plot.add_layout(_limit(advice.capacity_bytes))
     plot.xaxis.axis_label, plot.yaxis.axis_label = "GB that the step's tensors hold", "ms per step"
-    source.selected.on_change("indices", lambda _name, _old, new: [choose(plans[place]) for place in new[:1]])
+
+    def chosen(_name: str, _old: list[int], places: list[int]) -> None:
+        if places:
+            choose(plans[places[0]])
+
+    source.selected.on_change("indices", chosen)
     return plot
 
 

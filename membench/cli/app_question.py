@@ -14,7 +14,7 @@ from membench.core import configuration
 from membench.core.errors import MembenchError
 
 if TYPE_CHECKING:
-    from membench.advice.advise import Advice, AdvisedPlan
+    from membench.advice.device.advice import Advice, AdvisedPlan
     from membench.advice.cluster.advice import ClusterAdvice
 
 NONE = "none"

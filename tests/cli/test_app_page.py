@@ -1,4 +1,4 @@
-"""The page of `membench app` without a browser: each choice is answered, an older answer does not replace a newer one."""
+"""The page of `membench app` without a browser: each choice is answered, and no older answer replaces a newer one."""
 
 from typing import Any
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 pytest.importorskip("bokeh", reason="pip install 'membench[app]': no bokeh")
 from membench.cli.app_pictures import unbeaten
 
-PLANS = st.lists(st.builds(SimpleNamespace, peak_bytes=st.integers(0, 9), step_time_s=st.integers(0, 9)))
+PLANS = st.lists(st.builds(SimpleNamespace, peak_bytes=st.integers(0, 9), step_time_s=st.integers(0, 9)), max_size=6)
 
 
 @given(PLANS)

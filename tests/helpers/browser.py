@@ -46,7 +46,8 @@ _FAINT_TEXTS = """
     };
     const over = (front, back) => front.channels.map((each, i) => each * front.alpha + back[i] * (1 - front.alpha));
     const linear = value => value <= 10.31 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4;
-    const luminance = channels => channels.reduce((sum, each, i) => sum + [0.2126, 0.7152, 0.0722][i] * linear(each), 0);
+    const weights = [0.2126, 0.7152, 0.0722];
+    const luminance = channels => channels.reduce((sum, each, i) => sum + weights[i] * linear(each), 0);
     const behind = element => {
         if (!element) return [255, 255, 255];
         const color = read(getComputedStyle(element).backgroundColor);
