@@ -151,7 +151,7 @@ def adviser_of(options: Options, cell: "Cell", workload: "Workload") -> "Adviser
     """Return what answers.
 
     Args:
-        cell, workload: of the configuration of the step.
+        cell, workload: those of the step's configuration.
     """
     from membench.advice.advise import Adviser
     from membench.advice.device.configured import module_changes

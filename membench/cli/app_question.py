@@ -14,8 +14,8 @@ from membench.core import configuration
 from membench.core.errors import MembenchError
 
 if TYPE_CHECKING:
-    from membench.advice.device.advice import Advice, AdvisedPlan
     from membench.advice.cluster.advice import ClusterAdvice
+    from membench.advice.device.advice import Advice, AdvisedPlan
 
 NONE = "none"
 """In place of a precision or an optimizer."""
@@ -93,14 +93,14 @@ def _of_config(path: Path) -> list[str]:
     """Return the words for the network of a configuration of transformers.
 
     Raises:
-        MembenchError: it cannot be read, or has parts that are no options of a network by its type.
+        MembenchError: it cannot be read, or has parts that cannot be given as options.
     """
     try:
         described: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise MembenchError(f"{path} cannot be read: {error}") from error
     if "model_type" not in described:
-        raise MembenchError(f"{path} has no model_type, which names the network; it is no config.json")
+        raise MembenchError(f"{path} has no model_type, which names the network; choose a config.json")
     if parts := [name for name, value in described.items() if isinstance(value, dict) and name not in _WITHOUT_EFFECT]:
         raise MembenchError(f"{path}: {', '.join(parts)} cannot be given as options; name a function in place of it")
     sizes = {
