@@ -20,9 +20,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from membench.cli.commands import COMMANDS, docstring, groups_of, option_lines, overview
+from membench.cli.commands import COMMANDS, described, groups_of, option_lines, overview
 from membench.core import configuration
-from membench.core.document import as_markdown
+from membench.core.document import Element, Facts, Table, as_markdown
 from membench.lab.papers.pages.pages import write_report
 from membench.lab.papers.pages.paper_page import Sources
 from membench.lab.papers.reading.loader import known_papers
@@ -34,6 +34,8 @@ FRONTIERS = "paper_figs/frontiers"
 STATIC = ("paper_figs/**/*.png", "results/**/*.png", "results/**/*.csv")
 """Files outside docs/ that pages show or link to."""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+PICTURE = re.compile(r'(?<=src="|set=")([^":]+)(?=")')
+"""In HTML, whose pictures MkDocs leaves as they are."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Return a page with links that lead to the site's pages, and names of files in place of links to other files."""
     uri = page.file.src_uri
     origin = next((each.origin for each in generated_pages() if each.uri == uri), f"docs/{uri}")
-    return LINK.sub(lambda link: _link(link, origin, uri, files), markdown)
+    linked = LINK.sub(lambda link: _link(link, origin, uri, files), markdown)
+    return PICTURE.sub(lambda found: relpath(site_uri(_of_repository(found[1], origin)), dirname(uri) or "."), linked)
+
+
+def _of_repository(path: str, origin: str) -> str:
+    """Return the path in the repository of what a page names."""
+    return normpath(f"{dirname(origin)}/{path}".lstrip("/"))
 
 
 def _link(link: re.Match[str], origin: str, uri: str, files: Files) -> str:
@@ -81,7 +89,7 @@ def _link(link: re.Match[str], origin: str, uri: str, files: Files) -> str:
     path, mark, anchor = target.partition("#")
     if not path or ":" in path:
         return link[0]
-    of_repository = normpath(f"{dirname(origin)}/{path}".lstrip("/"))
+    of_repository = _of_repository(path, origin)
     linked = site_uri(of_repository)
     if files.get_file_from_path(linked):
         return f"{picture}[{text}]({relpath(linked, dirname(uri) or '.')}{mark}{anchor})"
@@ -274,32 +282,34 @@ def exports(package: str) -> dict[str, str]:
 
 def command_page(command: str) -> str:
     """Return the page of a sub-command: its help, with groups and options as tables."""
-    parts = [f"# membench {command}", _as_markdown(docstring(command))]
+    elements = [_marked(element) for element in described(command)]
     if groups := groups_of(command):
-        parts += ["## Groups and their choices", "| Group | Choices |\n| --- | --- |"]
-        parts[-1] += "".join(
-            f"\n| `{group}` | {', '.join(f'`{name}`' for name in configuration.names(group))} |" for group in groups
-        )
+        choices = ((f"`{group}`", ", ".join(f"`{name}`" for name in configuration.names(group))) for group in groups)
+        elements += ["## Groups and their choices", Table((("Group", "Choices"), *choices))]
     if COMMANDS[command]:
-        parts += ["## Options", "| Option | Default | Meaning |\n| --- | --- | --- |"]
-        parts[-1] += "".join(f"\n{_option_row(line)}" for line in option_lines(command))
-    return "\n\n".join(parts) + "\n"
+        rows = (_option_row(line) for line in option_lines(command))
+        elements += ["## Options", Table((("Option", "Default", "Meaning"), *rows))]
+    return f"# membench {command}\n\n{as_markdown(elements)}\n"
 
 
-def _option_row(line: str) -> str:
-    """Return the row of a table for a line of a configuration file: ``name: default  # meaning``."""
+def _option_row(line: str) -> tuple[str, str, str]:
+    """Return the cells for a line of a configuration file: ``name: default  # meaning``."""
     setting, _, meaning = line.partition(" # ")
     name, _, default = setting.partition(": ")
-    return f"| `{name}` | `{default.strip()}` | {_escaped(meaning)} |"
+    return f"`{name}`", f"`{default.strip()}`", _escaped(meaning)
 
 
-def _as_markdown(text: str) -> str:
-    """Return the text of a help as Markdown: indented lines are code, all others are prose without markup."""
-    lines = text.splitlines()
-    return "\n".join(line if line.startswith(" ") else _escaped(line) for line in lines)
+def _marked(element: Element) -> Element:
+    """Return an element of a help for a page: its prose without markup, its options as a table."""
+    match element:
+        case str():
+            return _escaped(element)
+        case Facts():
+            return Table((("Option", "Meaning"), *((f"`{name}`", _escaped(text)) for name, text in element.pairs)))
+    return element
 
 
 def _escaped(line: str) -> str:
     """Return prose whose stars, brackets and underscores are characters; what is in backticks stays."""
     parts = re.split(r"(``?[^`]+``?)", line.replace("<", "&lt;"))
-    return "".join(part if part.startswith("`") else re.sub(r"([*_\[|])", r"\\\1", part) for part in parts)
+    return "".join(part if part.startswith("`") else re.sub(r"([*_\[])", r"\\\1", part) for part in parts)

@@ -1,7 +1,8 @@
 """`python -m paper_figs layrub` draws every figure of a paper anew from results/layrub; without a name, of each paper.
 
 `python -m paper_figs validation` draws those of results/validation and the league's. In any case the overview of all
-papers is drawn. A line is printed for each; a paper's page of pictures, its README.md, is written.
+papers and the picture of the site's home are drawn. A line is printed for each; a paper's page of pictures, its
+README.md, is written.
 """
 
 import sys
@@ -71,7 +72,7 @@ def _write_page(paper: str, pictures: dict[str, "Drawn"]) -> int:
 
 def figures(papers: Sequence[str]) -> Iterator[tuple[Path, Callable[[], "Figure"]]]:
     """Yield each figure's path without a suffix, and the function that draws it."""
-    from paper_figs import league, scatter
+    from paper_figs import home, league, scatter
     from paper_figs.overview import draw_all, draw_paper
 
     for paper in papers:
@@ -84,6 +85,8 @@ def figures(papers: Sequence[str]) -> Iterator[tuple[Path, Callable[[], "Figure"
             yield script.with_suffix(""), partial(_draw_script, f"paper_figs.{paper}.{script.stem}")
         yield HERE / paper / "overview", partial(draw_paper, paper)
     yield HERE / "overview", draw_all
+    for scheme in home.COLORS:
+        yield HERE / f"home_{scheme}", partial(home.draw, scheme)
 
 
 def _order(script: Path) -> tuple[str, int]:

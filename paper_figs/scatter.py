@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from paper_figs.style import REFERENCE_LINE, read
+from paper_figs.style import REFERENCE_LINE, plain_ticks, read
 
 FOLDER = "validation"
 LARGEST_FAMILIES = 9
@@ -66,6 +66,8 @@ def draw(dataset: str, quantity: str) -> Figure:
     if not judged.all():
         axes.scatter(measured[~judged], simulated[~judged], **_FITTED, label="fitted on")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_ticks(axis, *ends)
     axes.set(xlabel=f"measured, {unit}", ylabel=f"simulated, {unit}")
     axes.set_title(dataset)
     axes.legend(fontsize=7, frameon=False, loc="upper left")

@@ -22,7 +22,7 @@ from matplotlib.axis import Axis
 from matplotlib.backends import backend_pdf
 from matplotlib.figure import Figure
 from matplotlib.path import Path as MarkPath
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import NullLocator, StrMethodFormatter
 from matplotlib.transforms import IdentityTransform, Transform
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +34,8 @@ Colors = Mapping[str, str]
 REFERENCE_LINE = {"color": "#374151", "linewidth": 0.8, "linestyle": "--"}
 """Line of a value to compare with: a baseline, or a device's memory."""
 
+_LEAST_TICKS = 3
+"""On an axis, before numbers between them are labelled too."""
 PDF_DIGITS = 4
 """After the point, of a number in a PDF; most are in points of 1/72 inch."""
 
@@ -161,6 +163,18 @@ def log_axis(axes: Axes, ticks: Sequence[float]) -> None:
     axes.set_yscale("log")
     axes.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
     axes.minorticks_off()
+
+
+def plain_ticks(axis: Axis, low: float, high: float) -> None:
+    """Label a logarithmic axis with plain numbers: powers of ten, or where these are few, numbers between them."""
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))))
+    for steps in ("1", "13", "125", "12345678"):
+        ticks = [float(f"{step}e{decade}") for decade in decades for step in steps]
+        shown = [tick for tick in ticks if low <= tick <= high]
+        if len(shown) >= _LEAST_TICKS:
+            break
+    axis.set_ticks(shown, [f"{tick:,.9g}" for tick in shown])
+    axis.set_minor_locator(NullLocator())
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -200,11 +200,13 @@ class Adviser:
         time_limit_s: float | None = None,
         progress: bool = False,
         begun: Callable[[Advice], None] | None = None,
+        found_plan: Callable[[AdvisedPlan], None] | None = None,
     ) -> Advice:
         """Return the advice; see `advise`.
 
         Args:
             begun: gets what is known once plain PyTorch is planned.
+            found_plan: gets the plan of each method that fits, once it is made; its largest batch is not known yet.
         """
         size, target = self._workload.batch_size, self._target
         chosen = [as_strategy(name) for name in self._names(methods)]
@@ -236,7 +238,7 @@ class Adviser:
             of_levers = work.start(search.faster if fits else search.found) if levers else None
             of_plain = work.start(batches.plain) if largest != "none" else None
             of_program = self._in_place_of_regions(work, planners, plain) if fits else {}
-            outcomes = asked.outcomes(chosen, search=largest == "all")
+            outcomes = asked.outcomes(chosen, search=largest == "all", found_plan=found_plan)
             found = {
                 "levers": of_levers.result() if of_levers else (),
                 "largest_batch": of_plain.result() if of_plain else None,

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from membench.advice.advise import Adviser
     from membench.advice.device.advice import Advice
     from membench.core.step.workload import Workload
+    from membench.sweep.cells.cell import Cell
 
 _PAGE = "html"
 TIME_LIMIT_S = 6.0
@@ -117,22 +118,12 @@ def run(options: Options | ClusterOptions) -> int:
     if isinstance(options, ClusterOptions):
         return run_cluster(options)
     # torch takes seconds, which a wrong word need not wait for
-    from membench.advice.advise import Adviser
-    from membench.advice.device.configured import module_changes
     from membench.advice.device.text import further_elements
-    from membench.strategies.pytorch import PyTorch
     from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(options.step)
     workload = cell.workload(cell.batch_size)
-    adviser = Adviser(
-        workload,
-        cell.simulated_device,
-        cell.request(PyTorch()),
-        cell.machine,
-        cell.host_memory_bytes,
-        module_changes(options.step, _workload),
-    )
+    adviser = adviser_of(options, cell, workload)
     advice = adviser.advice(
         options.methods,
         largest=options.largest,
@@ -154,6 +145,26 @@ def run(options: Options | ClusterOptions) -> int:
     if options.tracking.mode != "disabled":
         _log(options, adviser, advice, folder / name)
     return 0 if advice.plans else 2
+
+
+def adviser_of(options: Options, cell: "Cell", workload: "Workload") -> "Adviser":
+    """Return what answers.
+
+    Args:
+        cell, workload: those of the step's configuration.
+    """
+    from membench.advice.advise import Adviser
+    from membench.advice.device.configured import module_changes
+    from membench.strategies.pytorch import PyTorch
+
+    return Adviser(
+        workload,
+        cell.simulated_device,
+        cell.request(PyTorch()),
+        cell.machine,
+        cell.host_memory_bytes,
+        module_changes(options.step, _workload),
+    )
 
 
 def _print_begun(advice: "Advice") -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from membench.advice.cluster.keywords import CombinationKeywords
 from membench.cli.cluster_words import device_words
@@ -14,6 +14,9 @@ from membench.core.graph.precision import Precision
 from membench.core.record import Configuration
 from membench.core.result import Output, print_result
 from membench.sweep.composition import cell_configuration
+
+if TYPE_CHECKING:
+    from membench.advice.cluster.advice import ClusterAdvice
 
 DEFAULTS = {"precision": "bf16", "optimizer": "adamw", "framework": "pytorch", "strategy": "pytorch"}
 """As large models are trained; ``optimizer=null`` leaves the update out."""
@@ -69,6 +72,17 @@ def parse_cluster(words: Sequence[str], own: Path | None) -> ClusterOptions:
 
 def run_cluster(options: ClusterOptions) -> int:
     """Print the advice and return the exit code."""
+    advice = cluster_advice(options, progress=True)
+    print_result(advice, options.output)
+    return 0 if advice.fits else 2
+
+
+def cluster_advice(options: ClusterOptions, *, progress: bool = False) -> "ClusterAdvice":
+    """Return the advice.
+
+    Args:
+        progress: show on stderr what is done.
+    """
     # torch takes seconds, which a wrong word need not wait for
     from membench.advice.cluster.rank_options import RankOptions
     from membench.advice.cluster.search import ClusterSearch
@@ -83,6 +97,5 @@ def run_cluster(options: ClusterOptions) -> int:
         cell.machine,
         {**defaults, "kernels": options.step.get("kernels"), **options.ranks},
     )
-    advice = ClusterSearch(workload, of_ranks, cell.optimizer).advice(processes=options.processes, progress=True)
-    print_result(advice, options.output)
-    return 0 if advice.fits else 2
+    search = ClusterSearch(workload, of_ranks, cell.optimizer)
+    return search.advice(processes=options.processes, progress=progress)

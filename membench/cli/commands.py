@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "config",
     "predict": "config",
     "advise": "config",
+    "app": None,
     "train": "train",
     "measure": None,
     "reproduce": "reproduce",
@@ -99,14 +100,14 @@ def overview() -> list[Element]:
 
 
 def command_help(command: str) -> list[Element]:
-    """Return the help of a sub-command: its module's docstring, then its options with their defaults."""
-    described = list(_described(docstring(command)))[:-1]
+    """Return the help of a sub-command: its description, then its options with their defaults."""
+    description = described(command)
     if COMMANDS[command] is None:
-        return described
+        return description
     groups = (f"  {group}: {', '.join(configuration.names(group))}" for group in groups_of(command))
     options = (_option(line) for line in option_lines(command))
     facts = Facts(tuple(options), width=_OPTION_WIDTH)
-    return [*described, "", "Groups and their choices:", *groups, "", "Options and their defaults:", facts]
+    return [*description, "", "Groups and their choices:", *groups, "", "Options and their defaults:", facts]
 
 
 def _option(line: str) -> tuple[str, str]:
@@ -115,6 +116,11 @@ def _option(line: str) -> tuple[str, str]:
     name, _, default = setting.partition(":")
     value = default.strip()
     return (name if value in ("null", "") or "$" in value else f"{name}={value}"), description.strip()
+
+
+def described(command: str) -> list[Element]:
+    """Return what a sub-command does: its module's docstring."""
+    return list(_described(docstring(command)))[:-1]
 
 
 def _described(text: str) -> Iterator[Element]:

@@ -97,12 +97,32 @@ def parse(words: Sequence[str]) -> Options:
     return Options(cell_configuration(compose_step("predict", words, own, _DEFAULTS)), ranks, **options)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A prediction, and the operators of its step if they were asked for; what is printed, and what JSON has."""
+
+    prediction: "Prediction"
+    operators: "Sequence[OperatorTime]"
+    elements: Sequence[Element]
+    values: Mapping[str, Any]
+
+
 def run(options: Options) -> int:
     """Print the prediction and return the exit code."""
+    from membench.steps.predicted.text import rows
+
+    found = answer(options)
+    of_table = map(asdict, found.operators) if found.operators else rows(found.prediction)
+    print_answer(options.output, found.elements, found.values, of_table)
+    return 0
+
+
+def answer(options: Options) -> Answer:
+    """Return the prediction."""
     # torch takes seconds, which a wrong word need not wait for
     from membench.steps.parallel.ranks import ranks_of
     from membench.steps.predict import Predictor
-    from membench.steps.predicted.text import facts, headline, rows, values
+    from membench.steps.predicted.text import facts, headline, values
     from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(options.configuration)
@@ -122,13 +142,7 @@ def run(options: Options) -> int:
     elements: list[Element] = [headline(prediction, *_words(cell)), Facts(tuple(pairs))]
     if operators:
         elements += ["", *operator_elements(operators, prediction.step_time_s)]
-    print_answer(
-        options.output,
-        elements,
-        values(prediction) | _more(options, ranks, operators),
-        map(asdict, operators) if operators else rows(prediction),
-    )
-    return 0
+    return Answer(prediction, operators, elements, values(prediction) | _more(options, ranks, operators))
 
 
 def _words(cell: "Cell") -> list[str]:

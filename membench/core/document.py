@@ -237,7 +237,7 @@ def _column_groups(
 
 def _are_numbers(rows: Sequence[Sequence[str]]) -> list[bool]:
     """Return for each column whether its cells are numbers, which are aligned at the right."""
-    return [not any(cell[:1].isalpha() for cell in column[1:]) for column in zip(*rows, strict=True)]
+    return [not any(cell.strip("`")[:1].isalpha() for cell in column[1:]) for column in zip(*rows, strict=True)]
 
 
 def _painted(text: str, style: str, *, paint: bool) -> str:

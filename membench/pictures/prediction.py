@@ -41,16 +41,19 @@ def draw(prediction: Prediction) -> Figure:
     return figure
 
 
-def _draw_parts(axes: Axes, prediction: Prediction, unit: int) -> None:
+def colored_parts(prediction: Prediction) -> list[tuple[str, int, str]]:
+    """Return the names, sizes in bytes and colours of what the memory in use consists of."""
     known = {name: prediction.parts_bytes[name] for name in HOLDER_COLORS if name in prediction.parts_bytes}
     parts = {**known, **prediction.parts_bytes}
     parts["fragmentation"] = prediction.reserved_bytes - prediction.allocated_bytes
     parts["besides the step"] = prediction.shown_bytes - prediction.reserved_bytes
+    colors = HOLDER_COLORS | _NEXT_COLORS
+    return [(name, size, colors.get(name, "#4d7c0f")) for name, size in parts.items() if size > 0]
+
+
+def _draw_parts(axes: Axes, prediction: Prediction, unit: int) -> None:
     left = 0.0
-    for name, size_bytes in parts.items():
-        if size_bytes > 0:
-            color = (HOLDER_COLORS | _NEXT_COLORS).get(name, "#4d7c0f")
-            axes.barh(
-                0, size_bytes / unit, left=left, height=0.7, color=color, label=f"{name} {format_bytes(size_bytes)}"
-            )
-            left += size_bytes / unit
+    for name, size_bytes, color in colored_parts(prediction):
+        label = f"{name} {format_bytes(size_bytes)}"
+        axes.barh(0, size_bytes / unit, left=left, height=0.7, color=color, label=label)
+        left += size_bytes / unit

@@ -130,7 +130,7 @@ def test_the_same_results_are_the_same_bytes(made_up: str, tmp_path: Path) -> No
 def test_each_run_draws_the_overviews_after_a_papers_figures(capsys: pytest.CaptureFixture[str]) -> None:
     drawn = [str(path.relative_to(ROOT / "paper_figs")) for path, _ in figures(["vdnn"])]
     assert "vdnn/figure3" in drawn
-    assert drawn[-2:] == ["vdnn/overview", "overview"]
+    assert drawn[-4:] == ["vdnn/overview", "overview", "home_light", "home_dark"]
     assert main(["nobody"]) == 2
     assert capsys.readouterr().err.startswith("paper_figs: there is no paper 'nobody'; there are: ")
 

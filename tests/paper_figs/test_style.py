@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from paper_figs.style import save, summary, use_style
+from paper_figs.style import plain_ticks, save, summary, use_style
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +45,16 @@ def test_another_place_changes_bytes(tmp_path: Path) -> None:
 
 def test_a_summary_names_the_title_and_the_axes() -> None:
     assert summary(_scatter(1)) == "a data set; simulated, ms; over measured, ms"
+
+
+@pytest.mark.parametrize("low", [0.4, 1.5, 35, 900, 2500])
+@pytest.mark.parametrize("ratio", [4, 12, 150, 3000])
+def test_a_logarithmic_axis_has_a_few_plain_numbers(low: float, ratio: float) -> None:
+    figure, axes = plt.subplots()
+    axes.set(xscale="log", xlim=(low, ratio * low))
+    plain_ticks(axes.xaxis, low, ratio * low)
+    labels = [label.get_text() for label in axes.get_xticklabels(which="both")]
+    plt.close(figure)
+    assert 3 <= len(labels) <= 12
+    numbers = [float(label.replace(",", "")) for label in labels]
+    assert numbers == sorted(numbers) and low <= numbers[0] and numbers[-1] <= ratio * low

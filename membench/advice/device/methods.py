@@ -1,6 +1,6 @@
 """Every method planned, and its largest batch searched for, at the same time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import replace
 from functools import partial
@@ -48,11 +48,14 @@ class Methods:
                 else:
                     self._plans[strategy.name] = self._work.start(self._outcome, strategy)
 
-    def outcomes(self, chosen: Sequence[Strategy], *, search: bool) -> Mapping[str, Outcome]:
+    def outcomes(
+        self, chosen: Sequence[Strategy], *, search: bool, found_plan: Callable[[AdvisedPlan], None] | None = None
+    ) -> Mapping[str, Outcome]:
         """Return each method's plan, or why it does not fit, by name.
 
         Args:
             search: for the largest batches too.
+            found_plan: gets each plan once it is made.
         """
         found: dict[str, Outcome] = {}
         searches: dict[str, Future[int | None]] = {}
@@ -70,6 +73,8 @@ class Methods:
             if isinstance(outcome, AdvisedPlan):
                 taken = f"{format_bytes(outcome.peak_bytes)}, {format_seconds(outcome.step_time_s)}"
                 self._work.show(f"{strategy.name:<14} {taken}")
+                if found_plan:
+                    found_plan(outcome)
                 if search:
                     start(strategy)
         if not search:
