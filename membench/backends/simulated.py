@@ -81,7 +81,10 @@ class SimulatedBackend(Backend):
             self._enter_pass(task)
         self._host_s += self._cost.task_issue_time_s(task)
         if task.collective is not None:
-            return self._take_part(task.collective, stream, self._cost.task_time_s(task))
+            end_s = self._take_part(task.collective, stream, self._cost.task_time_s(task))
+            if task.collective.message and self._cost.waits_between_passes:
+                self.synchronize()
+            return end_s
         could_start_s = max(self._stream_free_s.get(stream, 0.0), self._kernels_end_s)
         self._host_waits_s += max(0.0, self._host_s - could_start_s)
         launch_s = self._cost.launch_time_s(task)

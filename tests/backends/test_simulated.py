@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from membench.backends.mailbox import Mailbox
 from membench.backends.simulated import SimulatedBackend
 from membench.codecs.rows import csr
 from membench.core.graph.codec import ActivationCodec
+from membench.core.graph.collective import Collective, CollectiveKind
 from membench.core.graph.schedule import (
     Compute,
     Decode,
@@ -134,6 +136,22 @@ def test_a_host_that_waits_between_passes_issues_nothing_ahead() -> None:
             backend.compute(task, "compute")
         backend.end()
         assert backend.timeline((0, 1, 2)).step_time_s == pytest.approx(expected_s)
+
+
+def test_a_host_that_waits_between_passes_waits_for_messages() -> None:
+    class Timed(SlowHostCost):
+        waits_between_passes = True
+
+    received = replace(graph().tasks[0], collective=Collective(CollectiveKind.RECEIVE, 8, "pp", "features", -1))
+    for cost, expected_s in ((SlowHostCost(), 20 + 2.5), (Timed(), 20 + 3 + 2.5)):
+        mailbox = Mailbox(1)
+        mailbox.post("features", 20.0)
+        backend = SimulatedBackend(graph(), cost, mailbox=mailbox)
+        backend.begin(timed=True)
+        backend.wait("compute", backend.compute(received, "messages"))
+        backend.compute(graph().tasks[1], "compute")
+        backend.end()
+        assert backend.timeline((0, 1)).step_time_s == pytest.approx(expected_s)
 
 
 def test_memory_costs_no_time() -> None:

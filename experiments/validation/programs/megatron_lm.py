@@ -86,7 +86,7 @@ class MegatronLM(nn.Module):
         self.words = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(length, width)
         self.dropout = nn.Dropout(_DROPOUT)
-        self.layers = nn.ModuleList(MegatronLayer(width, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(MegatronLayer(width, heads, number) for number in range(1, layers + 1))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         if is_tied:
@@ -117,30 +117,36 @@ class MegatronLM(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         features = self.dropout(self.words(tokens) + self.positions(positions))
         features = features.transpose(0, 1).contiguous()
+        length = tokens.shape[1]
+        mask = torch.ones(length, length, dtype=torch.bool, device=tokens.device).triu(1)
         for position, layer in enumerate(self.layers):
             if position < self.checkpointed_layers and self.training:
-                features = checkpoint(layer, features, use_reentrant=True)
+                features = checkpoint(layer, features, mask, use_reentrant=True)
             else:
-                features = layer(features)
+                features = layer(features, mask)
         logits: Tensor = self.head(self.norm(features.transpose(0, 1).contiguous()))
         return logits
 
 
 class MegatronLayer(nn.Module):
-    """Attention and MLP, each behind a norm; features (length, batch, width)."""
+    """Attention and MLP, each behind a norm; features (length, batch, width), mask (length, length) of hidden tokens.
 
-    def __init__(self, width: int, heads: int) -> None:
+    Args:
+        number: from 1 on; scores are divided by it in half precision, and multiplied with it in single precision.
+    """
+
+    def __init__(self, width: int, heads: int, number: int) -> None:
         super().__init__()
         self.first_norm = nn.LayerNorm(width)
-        self.attention = _Attention(width, heads)
+        self.attention = _Attention(width, heads, number)
         self.attention_bias = nn.Parameter(torch.zeros(width))
         self.second_norm = nn.LayerNorm(width)
         self.mlp = _Mlp(width)
         self.mlp_bias = nn.Parameter(torch.zeros(width))
 
-    def forward(self, features: Tensor) -> Tensor:
+    def forward(self, features: Tensor, mask: Tensor) -> Tensor:
         """Return the layer's result, of the features' shape."""
-        mixed = self.attention(self.first_norm(features))
+        mixed = self.attention(self.first_norm(features), mask)
         features = self._added(mixed, self.attention_bias, features)
         return self._added(self.mlp(self.second_norm(features)), self.mlp_bias, features)
 
@@ -152,22 +158,29 @@ class MegatronLayer(nn.Module):
 
 
 class _Attention(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, number: int) -> None:
         super().__init__()
         self.size = width // heads
+        self.number = number
         self.inputs = nn.Linear(width, 3 * width)
         self.dropout = nn.Dropout(_DROPOUT)
         self.output = nn.Linear(width, width, bias=False)
 
-    def forward(self, features: Tensor) -> Tensor:
+    def forward(self, features: Tensor, mask: Tensor) -> Tensor:
         length, batch, _ = features.shape
         parts = self.inputs(features).view(length, -1, 3 * self.size).chunk(3, dim=-1)
         query, key, value = (part.transpose(0, 1) for part in parts)  # (batch x heads, length, size)
         room = query.new_empty(query.shape[0], length, length)
-        scores = torch.baddbmm(room, query, key.transpose(1, 2), beta=0.0, alpha=1 / sqrt(self.size))
-        mixed = torch.bmm(self.dropout(scores.softmax(dim=-1)), value)
+        scores = torch.baddbmm(room, query, key.transpose(1, 2), beta=0.0, alpha=1 / (sqrt(self.size) * self.number))
+        mixed = torch.bmm(self.dropout(self._shares(scores, mask)), value)
         result: Tensor = self.output(mixed.transpose(0, 1).reshape(length, batch, -1))
         return result
+
+    def _shares(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """Return the softmax of scores (batch x heads, length, length): by the program's kernel, or by operators."""
+        if scores.shape[0] % 4 == 0 and 16 < scores.shape[-1] <= 2048:
+            return scores.softmax(dim=-1)
+        return (scores.float() * self.number).masked_fill_(mask, -10000.0).softmax(dim=-1).half()
 
 
 class _Mlp(nn.Module):

@@ -56,7 +56,7 @@ class CostModel(ABC):
 
     @property
     def waits_between_passes(self) -> bool:
-        """Whether the host waits for the device before each forward and each backward pass."""
+        """Whether the host waits for the device before each pass, forward or backward, and behind each message."""
         return False
 
     @abstractmethod

@@ -42,7 +42,8 @@ class KernelRates:
         kernel_s: between a kernel and the next.
         issue_s: time of the host for each operator.
         compiled_issue_s: time of the host for each kernel in compiled code.
-        waits_between_passes: the host waits for the device before each forward and each backward pass.
+        waits_between_passes: the host waits for the device before each forward and each backward pass, and behind each
+            message to or from another stage.
         pointwise_layout: as `layout`, of convolutions of 1 x 1, which are products in either layout; None: as others.
         unaligned_ops_per_s: rate of one multiprocessor, in products of half precision whose rows begin at odd elements;
             infinite: as others.

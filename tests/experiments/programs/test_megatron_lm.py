@@ -78,3 +78,28 @@ def test_a_layer_adds_up_its_features_twice_in_each_of_its_three_passes() -> Non
     # and those of the embedding, and of the head's gradient
     assert sums_bytes[features_bytes] == 2 * 3 * SMALL["layers"] + 2
     assert sums_bytes[numbers_bytes] == 3, sums_bytes
+
+
+@pytest.mark.parametrize(("samples", "operators"), [(2, 0), (1, 2)])
+def test_softmax_is_several_operators_where_heads_times_samples_are_no_multiple_of_four(
+    samples: int, operators: int
+) -> None:
+    with torch.device("meta"):
+        module = MegatronLM(**{**SMALL, "heads": 2}, checkpointed_layers=0)
+        tokens = torch.zeros(samples, 32, dtype=torch.long)
+    graph = Predictor(
+        Workload("gpt", module, TokenLoss(single=True), (tokens,), (tokens,)), StepRequest(PyTorch())
+    ).graph_on()
+    called = Counter(task.call.operator for task in (graph.plain or graph).tasks if task.call)
+    assert called["aten._softmax.default"] == SMALL["layers"]
+    assert called["aten.masked_fill_.Scalar"] == operators, called
+
+
+def test_softmax_of_several_operators_hides_later_tokens() -> None:
+    torch.manual_seed(0)
+    module = MegatronLM(**{**SMALL, "heads": 2}).eval()
+    tokens = torch.randint(128, (1, 32))
+    changed = tokens.clone()
+    changed[0, -1] = (changed[0, -1] + 1) % 128
+    with torch.no_grad():
+        torch.testing.assert_close(module(tokens)[:, :-1], module(changed)[:, :-1], rtol=0, atol=0)
