@@ -10,6 +10,7 @@ scheduling):
     for each layer of the backward pass:
         bring its weights, once; recompute and compute all micro-batches, and add up their gradients
         the sums leave; on the CPU: update the layer's weights, beside the layers that follow
+    a share of the updates waits for the next step: it runs beside that one's forward pass, before its weights visit
 
 Readings, of the paper's abstract and of descriptions of it; its text was not at hand. A layer is a block of the
 network, an entry of a list of modules; what lies between two, such as head and loss, is one as well. Checkpoints are
@@ -19,12 +20,13 @@ another order than in the program. Gradients that pass from layer to layer stay 
 brought ahead, as with two buffers. That states lie on disks is not this method's decision here: the pass that inserts
 the disk tier moves what host memory cannot hold. What a program recomputes itself is not taken over.
 
-Left out: the share of the update that runs beside the next step's forward pass, so that all of a step's update is in
-it; the linear program that chooses this share and what lies on disks; several GPUs.
+Left out: the linear program that chooses the share of the updates that wait, which is given here and by default 0, and
+what lies on disks; several GPUs.
 
 Not `zero_infinity`, whose micro-batches are passes of their own, and which updates behind the last one.
 """
 
+from membench.core.checks import SHARE, check
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import TaskGraph
 from membench.core.hardware.cost_model import CostModel
@@ -39,16 +41,19 @@ class GreedySnake(Strategy):
     Args:
         ahead: layers whose weights are brought before they are needed.
         bucket_bytes: size of gradients and checkpoints that the device holds while they leave.
+        deferred_share: of the weights, whose update runs beside the next step's forward pass: the paper's alpha.
     """
 
     name = "greedysnake"
     layer_by_layer = True
     moves_weights = True
 
-    def __init__(self, ahead: int = 1, bucket_bytes: int = BUCKET_BYTES) -> None:
-        self._ahead, self._bucket_bytes = ahead, bucket_bytes
+    def __init__(self, ahead: int = 1, bucket_bytes: int = BUCKET_BYTES, deferred_share: float = 0.0) -> None:
+        check(SHARE, deferred_share=deferred_share)
+        self._ahead, self._bucket_bytes, self._deferred_share = ahead, bucket_bytes, deferred_share
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        builder = ScheduleBuilder(self.name, in_host_memory(graph, cost), budget_bytes=budget_bytes)
+        graph = in_host_memory(graph, cost, deferred_share=self._deferred_share)
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         pass_through(builder, self._ahead, self._bucket_bytes)
         return builder.finish()

@@ -117,8 +117,9 @@ class Visits:
         self._used = {task.index: blocks for task, blocks in zip(tasks, used, strict=True) if blocks}
         self._users = list(self._used)
         self._due = defaultdict[int, list[Task]](list)  # deferred updates, by the task before which they are issued
+        first_user = {block: index for index, blocks in reversed(self._used.items()) for block in blocks}
         for update in deferred_updates(builder.graph):
-            self._due[self._users[bisect_left(self._users, update.index)]].append(update)
+            self._due[min(first_user[block] for block in update.writes if block in first_user)].append(update)
         self._at_home = frozenset(at_home)
         sizes_bytes = (builder.graph.size_bytes(blocks) for blocks in self._used.values())
         self._used_bytes = dict(zip(self._users, accumulate(sizes_bytes), strict=True))

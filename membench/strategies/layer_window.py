@@ -16,6 +16,7 @@ from membench.core.graph.changed_tasks import changed, numbered
 from membench.core.graph.task_graph import AFTER_THE_LOSS, Phase, Task, TaskGraph
 from membench.core.hardware.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.rewrites.deferred import defer_updates, deferred_updates
 from membench.planning.rewrites.layer_by_layer import in_order_of_layers, runs_of_layers, runs_of_micro_batches
 from membench.planning.rewrites.recompute import Repeatable, Segment, recompute
 from membench.planning.rewrites.rewrite import join_convolution_backward
@@ -32,16 +33,19 @@ BUCKET_BYTES = 1_000_000_000
 """What the device holds of gradients and checkpoints while they leave; assumed: a layer's of tens of billions."""
 
 
-def in_host_memory(graph: TaskGraph, cost: CostModel, *, updates_beside: bool = True) -> TaskGraph:
+def in_host_memory(
+    graph: TaskGraph, cost: CostModel, *, updates_beside: bool = True, deferred_share: float = 0.0
+) -> TaskGraph:
     """Return a step whose states are in host memory, and which recomputes each layer from what is handed on to it.
 
     The last layer, whose backward pass follows at once, is not recomputed.
 
     Args:
         updates_beside: a layer is updated once its gradients are complete, and not behind the backward pass.
+        deferred_share: of the weights, whose update runs beside the next step's forward pass; see `defer_updates`.
 
     Raises:
-        UnsupportedStrategy: see `states_on_host`.
+        UnsupportedStrategy: see `states_on_host` and `defer_updates`.
     """
     graph = join_convolution_backward(graph, cost)
     parts = [part for layer in runs_of_layers(graph, _passes(graph)) for part in runs_of_micro_batches(layer)]
@@ -59,7 +63,7 @@ def in_host_memory(graph: TaskGraph, cost: CostModel, *, updates_beside: bool = 
     if not updates_beside:
         due = [[] for _ in layers[1:]] + [[task for tasks in due for task in tasks]]
     tasks = (task for layer, updates in zip(layers, due, strict=True) for task in (*layer, *updates))
-    return replace(graph, tasks=numbered(tasks))
+    return defer_updates(replace(graph, tasks=numbered(tasks)), deferred_share)
 
 
 def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int) -> None:
@@ -70,6 +74,7 @@ def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int) -> Non
         bucket_bytes: size of what the device holds while it leaves.
     """
     graph = builder.graph
+    deferred = {task.index for task in deferred_updates(graph)}
     passes = _passes(graph)
     layers = runs_of_layers(graph, passes)
     parts = [part for layer in layers for part in runs_of_micro_batches(layer)]
@@ -82,6 +87,8 @@ def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int) -> Non
     layer_of = {task.index: layer for layer in layers for task in layer}
     part_of = {task.index: (place, part) for place, part in enumerate(parts) for task in part}
     for task in graph.tasks:
+        if task.index in deferred:
+            continue  # issued before a weight of it visits
         if task.phase is Phase.UPDATE:
             _update(builder, task, leaving)
             continue
