@@ -197,7 +197,12 @@ def test_deferred_updates_shorten_a_step_that_the_processor_limits() -> None:
     given = work.module, work.loss, (work.inputs, work.targets)
     times_s = [
         membench.predict(
-            *given, strategy=GreedySnake(deferred_share=share), device="rtx4090", optimizer="adamw", accumulate=4
+            *given,
+            strategy=GreedySnake(deferred_share=share),
+            device="h100",
+            machine="desktop",
+            optimizer="adamw",
+            accumulate=4,
         ).step_time_s
         for share in (0.0, 0.5)
     ]
