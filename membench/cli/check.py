@@ -5,8 +5,8 @@
 
 Each strategy is run on small networks on the CPU: loss, gradients and buffers are plain PyTorch's bit for bit, also
 when copies are late and freed memory is poisoned; the allocator's peak is the predicted one; nothing is copied twice; a
-budget is kept or refused; a schedule is planned again as it was. Models and devices are predicted. Exits with 1 if a
-check fails.
+budget is kept or refused; a schedule is planned again as it was. Models and devices are predicted. output=json, csv or
+markdown prints the findings in that form. Exits with 1 if a check fails.
 """
 
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ PAPERS = papers_with_results(SOURCES)
 class _Reader(HTMLParser):
     """Collects tags and the addresses that a browser would fetch; checks that tags are closed in order."""
 
-    VOID = frozenset({"meta", "img"})
+    VOID = frozenset({"link", "meta", "img"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class _Reader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.fetched += [value or "" for name, value in attrs if name in ("src", "srcset", "data")]
-        if tag == "link":
+        if tag == "link" and not (dict(attrs).get("href") or "").startswith("data:"):
             self.fetched.append("link")
         if tag not in self.VOID:
             self.open.append(tag)

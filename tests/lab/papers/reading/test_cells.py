@@ -27,4 +27,4 @@ def test_a_machine_is_of_simulated_cells_where_it_is_chosen() -> None:
 
 
 def test_a_small_cell_keeps_the_hash_that_records_have() -> None:
-    assert configuration_hash(small_cell()) == "2de105a4b4152b77"
+    assert configuration_hash(small_cell()) == "90c57111223789ce"
