@@ -41,7 +41,7 @@ class GreedySnake(Strategy):
     Args:
         ahead: layers whose weights are brought before they are needed.
         bucket_bytes: size of gradients and checkpoints that the device holds while they leave.
-        deferred_share: of the weights, whose update runs beside the next step's forward pass: the paper's alpha.
+        deferred_share: the paper's alpha, a share of the weights whose update runs beside the next step's forward pass.
     """
 
     name = "greedysnake"

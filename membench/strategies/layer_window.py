@@ -42,7 +42,7 @@ def in_host_memory(
 
     Args:
         updates_beside: a layer is updated once its gradients are complete, and not behind the backward pass.
-        deferred_share: of the weights, whose update runs beside the next step's forward pass; see `defer_updates`.
+        deferred_share: share of the weights whose update runs beside the next step's forward pass; see `defer_updates`.
 
     Raises:
         UnsupportedStrategy: see `states_on_host` and `defer_updates`.

@@ -61,7 +61,7 @@ class CompiledStep(RealStep):
     Attributes:
         schedule: the program, which `plan` runs once; prints as text.
         backend: the backend that runs the step.
-        leaf_blocks: the block of each leaf of inputs and targets, or of its first micro-batch; None: it is no tensor.
+        leaf_blocks: the block of each leaf of inputs and targets, or of its first micro-batch; None: not a tensor.
         argument_blocks: the blocks of all parts of the leaves, of each one for each micro-batch of the schedule.
         watched: what the step depends on besides its arguments' tensors.
     """
