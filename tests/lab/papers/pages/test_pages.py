@@ -147,7 +147,7 @@ def test_remarks_are_folded_beside_the_rows_that_they_explain(paper: str, pages:
             assert table.common_explanations or any(text in row for row in rows), text
     before = pages[paper][: pages[paper].index("<section")]
     assert "<ol" not in before
-    assert len(re.sub(r"<style>.*</style>|<details>.*?</details>|<[^>]*>", "", before, flags=re.DOTALL)) < 2_100
+    assert len(re.sub(r"<style>.*</style>|<details>.*?</details>|<[^>]*>", "", before, flags=re.DOTALL)) < 2_000
 
 
 def test_an_explanation_names_its_kind_and_its_choice(tmp_path: Path) -> None:
