@@ -3,10 +3,17 @@
 Only modules of such loops import this one, and they are imported when a tensor on the CPU is encoded or decoded.
 """
 
+import inspect
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
-import numba
+from numba import njit
+from numba.core import config
+
+from membench.core.files import cache_directory
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -15,10 +22,27 @@ Result = TypeVar("Result")
 def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Compile a function at its first call with arrays of some types; the result is cached on disk.
 
+    Code and constants of other modules of the same folder become a part of a loop, while numba compares only the
+    loop's own file with what is cached. So each state of the folder has a cache of its own, unless ``NUMBA_CACHE_DIR``
+    says where to cache.
+
     It releases Python's global lock while it runs, so that a codec's thread runs in parallel with others. Integers of
     mixed signs become floating-point numbers in numba, as in numpy; unsigned indices save a test for negative ones.
     """
-    compile_: Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]] = numba.njit(
+    compile_: Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]] = njit(
         nogil=True, cache=True, error_model="numpy"
     )
-    return compile_(function)
+    settings: Any = config  # typed without its variables
+    given = settings.CACHE_DIR
+    folder = _sources_hash(Path(inspect.getfile(function)).parent)
+    settings.CACHE_DIR = given or str(cache_directory() / "loops" / folder)
+    try:
+        return compile_(function)
+    finally:
+        settings.CACHE_DIR = given
+
+
+@cache
+def _sources_hash(folder: Path) -> str:
+    """Return a hash of a folder's modules."""
+    return sha256(b"\0".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()[:16]
