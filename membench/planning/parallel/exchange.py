@@ -68,17 +68,18 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
             f"{schedule.graph.name} keeps no gradients that processes could exchange; choose another framework"
         )
     is_early = exchange is Exchange.AS_MADE
-    if not is_early and _updates_in_backward(schedule):
-        raise UnsupportedStrategy(
-            "an update in the backward pass leaves no gradients for an exchange at the end; use exchange=as_made, or "
-            "leave in_backward out"
-        )
     blocks = schedule.graph.blocks
-    leave = any(blocks[block].host_location for block in last_uses)
+    copied = {item.block for item in schedule.instructions if isinstance(item, Offload)}
+    leave = any(blocks[block].host_location or block in copied for block in last_uses)
     if not is_early and (leave or any(task.on_host for task in schedule.graph.tasks)):
         raise UnsupportedStrategy(
             f"strategy {schedule.strategy!r} moves gradients, or their sums, to host memory before the end of the "
             "step; use exchange=as_made, or another strategy"
+        )
+    if not is_early and _updates_in_backward(schedule):
+        raise UnsupportedStrategy(
+            "an update in the backward pass leaves no gradients for an exchange at the end; use exchange=as_made, or "
+            "leave in_backward out"
         )
     before_update = schedule.instructions[: _first_update(schedule)]
     last_work = {item.stream: i for i, item in enumerate(before_update) if isinstance(item, Work)}
