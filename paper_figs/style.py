@@ -6,6 +6,7 @@ Reads results/ and conf/ only.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import matplotlib as mpl
@@ -22,6 +23,7 @@ from matplotlib.axis import Axis
 from matplotlib.backends import backend_pdf
 from matplotlib.figure import Figure
 from matplotlib.path import Path as MarkPath
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 from matplotlib.transforms import IdentityTransform, Transform
 
@@ -33,6 +35,9 @@ Colors = Mapping[str, str]
 
 REFERENCE_LINE = {"color": "#374151", "linewidth": 0.8, "linestyle": "--"}
 """Line of a value to compare with: a baseline, or a device's memory."""
+
+_LEGIBLE: dict[str, Any] = {"path_effects": [withStroke(linewidth=2, foreground="white")], "zorder": 6}
+"""Look of a number above a bar: before marks and lines, with a white edge."""
 
 _LEAST_TICKS = 3
 """On an axis, before numbers between them are labelled too."""
@@ -103,7 +108,7 @@ def label_bars(axes: Axes, places: pd.DataFrame, values: pd.DataFrame, spell: Ca
         for place, value in zip(places[system], values[system], strict=True):
             axes.annotate(
                 spell(value), (place, value), xytext=(0, 2), textcoords="offset points", ha="center",
-                fontsize=7, color="#374151",
+                fontsize=7, color="#374151", **_LEGIBLE,
             )  # fmt: skip
 
 
@@ -140,7 +145,7 @@ def grouped_bars(axes: Axes, frame: pd.DataFrame, colors: Colors, *, unit: str) 
             label = f"{-100 * saved:+.0f}%" if abs(saved) < 0.98 else f"{-100 * saved:+.1f}%"
             axes.annotate(
                 label, (place, values.loc[model, system]), xytext=(0, 2), textcoords="offset points",
-                ha="center", va="bottom", fontsize=6.2, rotation=90, color="#374151",
+                ha="center", va="bottom", fontsize=6.2, rotation=90, color="#374151", **_LEGIBLE,
             )  # fmt: skip
     axes.set_ylabel(f"maps and gradients ({unit})")
     return places

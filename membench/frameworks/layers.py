@@ -135,6 +135,8 @@ class LayerLibrary:
         weight_states: blocks as large as a trained weight, in addition to its gradient, that stay for the whole run.
         scale: the layer that applies batch norm's factors; None where batch norm does so itself.
         bias: the layer that adds a bias; None where the layer with the weight does so itself.
+        groups: the layers that copy the groups of a convolution's input apart, and of its output together; None where
+            convolutions have groups.
         keeps_weight_gradients: they stay for the whole run; otherwise each is applied and freed at once.
         sums_in_place: that sum takes the first gradient's memory.
         sums_pairwise: that sum adds one gradient after another to its output, instead of all in one kernel.
@@ -147,6 +149,7 @@ class LayerLibrary:
     weight_states: tuple[str, ...] = ()
     scale: LayerType | None = None
     bias: LayerType | None = None
+    groups: tuple[LayerType, LayerType] | None = None
     keeps_weight_gradients: bool = True
     sums_in_place: bool = False
     sums_pairwise: bool = False

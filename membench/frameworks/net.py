@@ -108,6 +108,10 @@ class _Reader:
             return
         weights = self._read_blocks(layer, Role.WEIGHT)
         second, taken = self._second_part(layer_type, weights)
+        convolution = next((task.convolution for task in layer.tasks if task.convolution), None)
+        copies = self._library.groups if convolution and convolution.groups > 1 else None
+        if copies:
+            inputs = (self._add(f"{name}:{copies[0].name}", copies[0], inputs, self.value_bytes[inputs[0]]),)
         output = self._add(
             name,
             layer_type,
@@ -116,12 +120,14 @@ class _Reader:
             weights=tuple(weight for weight in weights if weight not in taken),
             statistics=self._read_blocks(layer, Role.BUFFER),
             operations=sum(task.operations for task in layer.tasks),
-            convolution=next((task.convolution for task in layer.tasks if task.convolution), None),
+            convolution=convolution,
             channel_bytes=min(self._graph.blocks[kept].size_bytes for kept in layer.creates)
             if layer_type.keeps_per_channel
             else 0,
             window=_window(layer) if layer_type.window_passes else 0,
         )
+        if copies:
+            output = self._add(f"{name}:{copies[1].name}", copies[1], (output,), size_bytes)
         if second is not None:
             output = self._add(f"{name}:{second.name}", second, (output,), size_bytes, weights=taken)
         self._value_in[block] = output

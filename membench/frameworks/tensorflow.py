@@ -5,6 +5,8 @@ freed when the last operator that reads it is done; no operator of that time wri
 
 - ``Conv2D`` and ``MatMul`` have no bias; ``BiasAdd`` is an operator with an output of its own. It passes its gradient
   on unchanged (``nn_grad.py``).
+- ``Conv2D`` has no groups either (issue 3332 of July 2016; they came with pull request 25818, for release 1.14). Public
+  AlexNets split the input, convolve each part and concatenate the outputs. The convolutions are one task here.
 - ``Relu`` has an output of its own, and its gradient reads that (``numeric_op.h``, ``nn_grad.py``).
 - ``FusedBatchNorm`` keeps the batch's mean and deviation, and its gradient reads its input. That Layrub's networks used
   it, and not a batch norm composed of a dozen operators, is assumed.
@@ -59,6 +61,7 @@ ADAPTIVE_POOL = LayerType("AvgPool", Kind.POOLING, ("_adaptive_avg_pool2d",), va
 LRN = layers.local_response_norm("LRN")
 ADD = LayerType("Add", Kind.ADD, ("add", "add_"), forwards_gradient_to=2)
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
+SPLIT = LayerType("Split", Kind.CONCATENATE, ())  # part of torch's convolutions
 PAD = LayerType("Pad", Kind.CONCATENATE, ("constant_pad_nd",))
 CROSS_ENTROPY = layers.softmax_loss("SparseSoftmaxCrossEntropyWithLogits", "backprop")
 
@@ -72,6 +75,7 @@ TENSORFLOW = LayerLibrary(
     sum_name="AddN",
     weight_states=("momentum",),
     bias=BIAS_ADD,
+    groups=(SPLIT, CONCATENATION),
     keeps_weight_gradients=False,
 )  # fmt: skip
 

@@ -47,7 +47,7 @@ def _draw_epochs(axes: Axes, shown: pd.DataFrame, papers: dict[int, Stated]) -> 
     smallest = epochs["batch_size"].min()
     same_rate = epochs["system"].str.endswith(SAME_RATE) | (epochs["batch_size"] == smallest)
     for chosen, label, color, style in (
-        (~epochs["system"].str.endswith(SAME_RATE), "epochs, learning rate grows (diverges)", "#123c69", "o-"),
+        (~epochs["system"].str.endswith(SAME_RATE), "epochs, larger rate (diverges: at least)", "#123c69", "o-"),
         (same_rate, "epochs, same learning rate", "#7f8c8d", "s--"),
     ):
         rows = epochs[chosen].sort_values("batch_size")

@@ -47,6 +47,10 @@ def _draw_streams(axes: Axes, spans: pd.DataFrame) -> None:
             left=bars["start"] - since,
             color=COLORS[f"{gradient} gradient"],
         )
-        axes.bar_label(drawn, list(bars.index), label_type="center", fontsize=7, color="white")
+        inside = gradient != "bias"  # whose bars are too narrow for a label
+        axes.bar_label(
+            drawn, list(bars.index), fontsize=7, label_type="center" if inside else "edge", padding=0 if inside else 2,
+            color="white" if inside else None,
+        )  # fmt: skip
     axes.set_yticks(range(len(LANES)), [f"{gradient} gradient" for gradient in LANES])
     axes.grid(visible=False, axis="y")

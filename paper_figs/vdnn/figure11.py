@@ -20,6 +20,6 @@ def draw() -> Figure:
     copy = table[table["metric"] == "copy_bandwidth_share"].iloc[0]
     axes.axhline(copy["simulated_value"], **REFERENCE_LINE, label="what a copy takes at most")
     level(axes, stated(table, "vdnn", metric="dram_interference_worst_case"))
-    axes.set_ylabel("memory bandwidth (% of 288 GB/s)")
+    axes.set_ylabel("memory bandwidth\n(% of 288 GB/s)")
     axes.tick_params("x", rotation=60)
     return finish(figure, "vDNN, Figure 11: memory bandwidth of VGG-16 (64), base(p)")

@@ -20,7 +20,7 @@ def draw() -> Figure:
         names, values["layer_map_bytes"], 0.7, color=COLORS["feature maps"], label="workspace, input and output maps"
     )
     thousands(maps.yaxis)
-    maps.set_ylabel("workspace and maps (MB)")
+    maps.set_ylabel("workspace\nand maps (MB)")
     weights.bar(names, values["layer_weight_bytes"], 0.7, color=COLORS["weights"], label="weights")
     weights.set_ylabel("weights (MB)")
     for axes in (maps, weights):

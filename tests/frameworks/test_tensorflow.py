@@ -58,6 +58,25 @@ def test_relu_reads_its_output_and_batch_norm_its_input(residual: TaskGraph) -> 
     assert names(residual, drop.reads) == {"drop:mask", "classifier:data gradient"}
 
 
+def test_a_convolution_in_groups_has_its_groups_copied() -> None:
+    """It reads the copied input in its weight gradient as well; the copies' gradients are copies again."""
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.Conv2d(4, 6, 1, groups=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 10)
+    )
+    graph = TENSORFLOW.lower(captured(module, 2, 3, 2, 2))
+    assert [task.name for task in graph.tasks if task.phase is Phase.FORWARD][2:6] == [
+        "1:Split", "1", "1:Concat", "1:BiasAdd",
+    ]  # fmt: skip
+    split, together = sizes(graph, Role.ACTIVATION)["1:Split:data"], sizes(graph, Role.ACTIVATION)["1:Concat:data"]
+    assert (split, together) == (4 * 2 * 4 * 4, 4 * 2 * 6 * 4)
+    weight, data = tasks_of(graph, "1", Phase.BACKWARD)
+    assert names(graph, weight.reads) == {"1:Split:data", "1:Concat:data gradient"}
+    assert names(graph, data.reads) == {"1:Concat:data gradient", "1.weight"}
+    for name, copied in (("1:Split", split), ("1:Concat", together)):
+        assert [task.moved_bytes for task in tasks_of(graph, name, Phase.FORWARD)] == [2 * copied]
+        assert [task.moved_bytes for task in tasks_of(graph, name, Phase.BACKWARD)] == [2 * copied]
+
+
 def test_poolings() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4, 10))
     graph = TENSORFLOW.lower(captured(module, 2, 3, 4, 4))

@@ -171,7 +171,7 @@ def test_fitted_rows_are_those_of_the_baseline(fits: dict[str, Fit]) -> None:
 @pytest.mark.slow
 def test_fitted_times_are_met(fits: dict[str, Fit]) -> None:
     """All but AlexNet under MXNet, the one that does not fit: see its configuration file."""
-    limits = {"caffe": 0.16, "mxnet": 0.25, "tensorflow": 0.2}
+    limits = {"caffe": 0.16, "mxnet": 0.25, "tensorflow": 0.14}
     for framework, limit in limits.items():
         errors = {r.row.model: abs(r.error) for r in fits[framework].times}
         if framework == "mxnet":
