@@ -27,6 +27,7 @@ from membench.strategies.host_states import (
     checkpoints,
     last_touched_by,
     states_on_host,
+    updates_behind,
 )
 
 BUCKET_BYTES = 1_000_000_000
@@ -59,7 +60,7 @@ def in_host_memory(
     passes = numbered(sorted(graph.tasks, key=lambda task: task.phase in AFTER_THE_LOSS))
     graph = states_on_host(recompute(Repeatable(replace(graph, tasks=passes), cost), segments))
     layers = runs_of_layers(graph, in_order_of_layers(graph, _passes(graph)))
-    due = _updates_behind(layers, [task for task in graph.tasks if task.phase is Phase.UPDATE])
+    due = updates_behind(layers, [task for task in graph.tasks if task.phase is Phase.UPDATE])
     if not updates_beside:
         due = [[] for _ in layers[1:]] + [[task for tasks in due for task in tasks]]
     tasks = (task for layer, updates in zip(layers, due, strict=True) for task in (*layer, *updates))
@@ -134,18 +135,6 @@ class _HandedOn:
     def end(self, place: int, leaving: Leaving) -> None:
         """Let leave what a part has used and the next one does not."""
         leaving.send(b for b in self._used[place] - self._used[place + 1] if not self._builder.is_dead(b))
-
-
-def _updates_behind(layers: Sequence[Sequence[Task]], updates: Sequence[Task]) -> list[list[Task]]:
-    """Return for each layer the updates of which it is the last to use a block; updates of one block stay in order."""
-    last = {b: place for place, tasks in enumerate(layers) for task in tasks for b in (*task.reads, *task.writes)}
-    due: list[list[Task]] = [[] for _ in layers]
-    for task in updates:
-        touched = (*task.reads, *task.writes)
-        place = max(last.get(block, 0) for block in touched)
-        due[place].append(task)
-        last |= dict.fromkeys(touched, place)
-    return due
 
 
 def _update(builder: ScheduleBuilder, task: Task, leaving: Leaving) -> None:
