@@ -10,8 +10,8 @@ from membench.lab.papers.reading.experiment import Paper, PaperCell
 from membench.lab.validation.predicting import largest_parameters, predictor_of
 from membench.sweep.cells.metrics import Metrics
 
-DEPTHS = (4, 8)
-"""Layers of the two networks whose memory is continued to deeper ones."""
+DEPTHS = (16, 32)
+"""Layers of the two networks whose memory is continued to deeper ones; of fewer, the embedding is too large a share."""
 
 
 def operations_per_s(paper: Paper, cell: PaperCell, record: Record) -> float | None:
@@ -34,13 +34,12 @@ def largest_model(paper: Paper, cell: PaperCell) -> Metrics:
     of = paper.systems[cell.system]["of"]
     own = replace(cell, system=of)
     made = compose_cells(paper, [own])[own]
-    update = made["optimizer"]
     step = {
         "batch_size": made["batch_size"],
         "precision": made["precision"],
         "channels_last": False,
         "strategy": {"name": paper.systems[of]["strategy"], **paper.systems[of].get("set", {})},
-        "optimizer": update,
+        "optimizer": made["optimizer"],
     }
     module = made["model"]["module"]
     small, large = (

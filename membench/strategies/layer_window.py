@@ -67,12 +67,13 @@ def in_host_memory(
     return defer_updates(replace(graph, tasks=numbered(tasks)), deferred_share)
 
 
-def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int) -> None:
+def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int, *, updates_beside: bool = True) -> None:
     """Schedule the step of `in_host_memory`.
 
     Args:
         ahead: layers whose weights are brought before they are needed.
         bucket_bytes: size of what the device holds while it leaves.
+        updates_beside: as given to that; otherwise no update begins before everything else has finished.
     """
     graph = builder.graph
     deferred = {task.index for task in deferred_updates(graph)}
@@ -91,6 +92,9 @@ def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int) -> Non
         if task.index in deferred:
             continue  # issued before a weight of it visits
         if task.phase is Phase.UPDATE:
+            if not updates_beside and graph.tasks[task.index - 1] is passes[-1]:
+                leaving.finish()
+                builder.synchronize()
             _update(builder, task, leaving)
             continue
         layer, (place, part) = layer_of[task.index], part_of[task.index]
