@@ -20,10 +20,11 @@ def operations_per_s(paper: Paper, cell: PaperCell, record: Record) -> float | N
     ``estimate_transformer_tflops`` of training/DeepSpeed-SuperOffload/utils.py: of four passes, with checkpointing,
     each two for each weight and token, and four for each layer, width and pair of tokens.
     """
-    if record.outcome is not Outcome.OK:
-        return None
     model = record.configuration["model"]
-    tokens, module = model["sequence_length"], model["module"]
+    module = model["module"]
+    if record.outcome is not Outcome.OK or "num_hidden_layers" not in module:
+        return None
+    tokens = model["sequence_length"]
     pairs = module["num_hidden_layers"] * module["hidden_size"] * tokens**2
     of_sample = 4 * (2 * paper.models[cell.model]["parameters"] * tokens + 4 * pairs)
     return of_sample * record.metrics["images_per_s"]
