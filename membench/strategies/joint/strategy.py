@@ -22,7 +22,8 @@ the host updates them (`homes`): their weights come for their uses, and their gr
 wherever the others take longer than the tasks. The number of layers at home is the fastest one of a short search, which
 starts at that of the linear program; the bound is then that of the schedules that may do so. Where it is lower than
 that of plans with all weights on the device, they are made first, and others only if their bound is below the fastest
-of them.
+of them. With `defers_updates` the best of them is also timed with shares of its updates beside the next step's forward
+pass (`planning.rewrites.deferred`), and the bound is that of steps that may do so.
 
 Under sharded weights a rank's gathered weights are stored blocks as well: they stay from the forward to the backward
 pass, or are gathered again ahead of their use, which takes the time of a collective (`planning.parallel.gathering`).
@@ -38,12 +39,15 @@ choose between the same means by other rules.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
+from membench.core.checks import SWITCH, check
+from membench.core.errors import MembenchError
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import TaskGraph
 from membench.core.hardware.cost_model import CostModel
@@ -60,6 +64,9 @@ if TYPE_CHECKING:
 STRIDES, HALVINGS = 4, 2
 """In which numbers of updates on the host are tried, from the least to all of them, and how often these are halved."""
 
+DEFERRED_SHARES = (0.15, 0.3, 0.45, 0.6, 0.75, 1.0)
+"""Of the weights that the host updates: those whose update is tried beside the next step's forward pass."""
+
 WORTH_WHILE = 1.005
 """The fastest plan so far over the bound of another class of schedules: where it is less, that one is not searched."""
 
@@ -71,11 +78,20 @@ It takes a fifth of the time, and is lower by up to 0.3 % for a Llama of 7 billi
 
 
 class Joint(Strategy):
-    """Keep, offload or recompute stored blocks, chosen together under a budget; state a lower bound on the time."""
+    """Keep, offload or recompute stored blocks, chosen together under a budget; state a lower bound on the time.
+
+    Args:
+        defers_updates: of the updates on the host, some may run beside the next step's forward pass. Weights that they
+            change are then empty between two steps that run, until the step's `restore`.
+    """
 
     name = "joint"
     searches_under_budget = True
     moves_weights = True
+
+    def __init__(self, defers_updates: bool = False) -> None:
+        check(SWITCH, defers_updates=defers_updates)
+        self._defers = defers_updates
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba and scipy take a second to import, which no other strategy needs
@@ -87,11 +103,11 @@ class Joint(Strategy):
         once = gathered_once(graph)
         planner = Planner(once, cost)
         if budget_bytes is None:
-            least = self._emitted(planner.without_loss_of_time(), None)
+            [least] = self._emitted(planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
         stays_s = planner.least_s(budget_bytes, FEW_MOMENTS)
         homes, others = Homes(once, cost), Others(graph, cost, budget_bytes, stays_s)
-        at_home = cache(lambda: Planner(homes.at(len(homes.parts)), cost, homes.residences))
+        at_home = cache(lambda: Planner(homes.at(len(homes.parts)), cost, homes.residences, defers=self._defers))
         candidates: list[Timed] = []
         leaves_first = (
             stays_s > planner.compute_s * (1 + TOLERANCE) and stays_s > at_home().least_s(budget_bytes) * WORTH_WHILE
@@ -122,7 +138,7 @@ class Joint(Strategy):
         count, budget_bytes = len(homes.parts), others.budget_bytes
         if planner.least_s(budget_bytes) == inf:
             return []
-        planner_of = cache(lambda number: Planner(homes.at(number), homes.cost))
+        planner_of = cache(lambda number: Planner(homes.at(number), homes.cost, defers=self._defers))
 
         def step_s(number: int, lowest_s: float) -> float:
             planner = planner_of(number)
@@ -139,12 +155,16 @@ class Joint(Strategy):
         begun = planner.begun(others.budget_bytes)
         if begun is None:
             return []
-        return [others.timed_of(self._emitted(planner.finished(begun, others), others.budget_bytes))]
+        return [*map(others.timed_of, self._emitted(planner.finished(begun, others), others.budget_bytes))]
 
-    def _emitted(self, plan: "EvaluatedChoices", budget_bytes: int | None) -> Schedule:
+    def _emitted(self, plan: "EvaluatedChoices", budget_bytes: int | None) -> Iterator[Schedule]:
+        """Yield the schedule of a plan and, if updates may be deferred, one for each share of them."""
         from membench.planning.choices.emit import emit
 
-        return emit(self.name, plan, budget_bytes)
+        yield emit(self.name, plan, budget_bytes)
+        for share in DEFERRED_SHARES if self._defers and plan.problem.host_s else ():
+            with suppress(MembenchError):
+                yield emit(self.name, plan, budget_bytes, deferred_share=share)
 
 
 def _least(numbers: range, holds: Callable[[int], bool]) -> int:
