@@ -103,22 +103,24 @@ class Joint(Strategy):
         once = gathered_once(graph)
         planner = Planner(once, cost)
         if budget_bytes is None:
-            [least] = self._emitted(planner.without_loss_of_time(), None)
+            least = self._emitted(planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
         stays_s = planner.least_s(budget_bytes, FEW_MOMENTS)
         homes, others = Homes(once, cost), Others(graph, cost, budget_bytes, stays_s)
-        at_home = cache(lambda: Planner(homes.at(len(homes.parts)), cost, homes.residences, defers=self._defers))
+        at_home = cache(lambda defers: Planner(homes.at(len(homes.parts)), cost, homes.residences, defers=defers))
+        by_bound = at_home(self._defers)  # which holds for all plans
         candidates: list[Timed] = []
         leaves_first = (
-            stays_s > planner.compute_s * (1 + TOLERANCE) and stays_s > at_home().least_s(budget_bytes) * WORTH_WHILE
+            stays_s > planner.compute_s * (1 + TOLERANCE) and stays_s > by_bound.least_s(budget_bytes) * WORTH_WHILE
         )
         if stays_s < inf and not leaves_first:
             candidates += self._of_planner(planner, others)
         if _fastest_s(candidates) > planner.compute_s * (1 + TOLERANCE):
-            candidates += self._with_homes(homes, at_home(), others)
+            for defers in dict.fromkeys((False, self._defers)):
+                candidates += self._with_homes(homes, at_home(defers), others)
             if leaves_first and _fastest_s(candidates) > stays_s * (1 + TOLERANCE):
                 candidates += self._of_planner(planner, others)
-            planner = at_home()  # its bound holds for all plans
+            planner = by_bound
             if _fastest_s(candidates) > planner.least_s(budget_bytes) * (1 + TOLERANCE) or not candidates:
                 candidates += others.timed(_fastest_s(candidates))  # otherwise none of them is faster
                 candidates += others.own()
@@ -131,20 +133,24 @@ class Joint(Strategy):
         """Return the best plan found with some updates on the host.
 
         Args:
-            planner: the planner of all updates on the host, at whose linear program's number the search starts.
+            planner: the planner of all updates on the host, at whose linear program's number the search starts; it
+                tells whether updates may be deferred.
         """
         from membench.strategies.joint.planner import Planner
 
         count, budget_bytes = len(homes.parts), others.budget_bytes
         if planner.least_s(budget_bytes) == inf:
             return []
-        planner_of = cache(lambda number: Planner(homes.at(number), homes.cost, defers=self._defers))
+        planner_of = cache(lambda number: Planner(homes.at(number), homes.cost, defers=planner.defers))
 
         def step_s(number: int, lowest_s: float) -> float:
             planner = planner_of(number)
             is_worse = planner.least_s(budget_bytes, FEW_MOMENTS) * WORTH_WHILE >= lowest_s
             begun = None if is_worse else planner.begun(budget_bytes, FEW_MOMENTS)
-            return begun.step_s if begun else inf
+            if begun is None or begun.search.best is None:
+                return inf
+            deferred = self._deferred(begun.search.best, budget_bytes) if planner.defers else ()
+            return min([begun.step_s, *(others.timed_of(each)[0] for each in deferred)])
 
         is_rank = any(task.collective for task in homes.graph.tasks)
         first = 0 if is_rank else ceil(planner.moved(budget_bytes))
@@ -155,14 +161,20 @@ class Joint(Strategy):
         begun = planner.begun(others.budget_bytes)
         if begun is None:
             return []
-        return [*map(others.timed_of, self._emitted(planner.finished(begun, others), others.budget_bytes))]
+        plan, budget_bytes = planner.finished(begun, others), others.budget_bytes
+        deferred = self._deferred(plan, budget_bytes) if self._defers else ()
+        return [*map(others.timed_of, (self._emitted(plan, budget_bytes), *deferred))]
 
-    def _emitted(self, plan: "EvaluatedChoices", budget_bytes: int | None) -> Iterator[Schedule]:
-        """Yield the schedule of a plan and, if updates may be deferred, one for each share of them."""
+    def _emitted(self, plan: "EvaluatedChoices", budget_bytes: int | None) -> Schedule:
         from membench.planning.choices.emit import emit
 
-        yield emit(self.name, plan, budget_bytes)
-        for share in DEFERRED_SHARES if self._defers and plan.problem.host_s else ():
+        return emit(self.name, plan, budget_bytes)
+
+    def _deferred(self, plan: "EvaluatedChoices", budget_bytes: int) -> Iterator[Schedule]:
+        """Yield a plan's schedules with some of its updates beside the next step's forward pass."""
+        from membench.planning.choices.emit import emit
+
+        for share in DEFERRED_SHARES if plan.problem.host_s else ():
             with suppress(MembenchError):
                 yield emit(self.name, plan, budget_bytes, deferred_share=share)
 
