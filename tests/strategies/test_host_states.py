@@ -243,3 +243,33 @@ def test_mixed_precision_with_recomputation_trains_as_plain_pytorch(strategy: st
     for weight, other in zip(network.parameters(), plain.parameters(), strict=True):
         assert torch.equal(weight, other)
         assert torch.equal(ours.state[weight]["copy"], theirs.state[other]["copy"])
+
+
+def test_a_step_whose_clipping_bites_is_that_of_plain_pytorch_under_superoffload() -> None:
+    """A hook on the optimizer needs all gradients: no update begins before them, and none has to be undone."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    plain, loss = deepcopy(network), torch.nn.functional.cross_entropy
+    norms: list[float] = []
+
+    def clips(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        norms.append(float(torch.nn.utils.clip_grad_norm_(weights, 0.1)))
+
+    ours, theirs = (torch.optim.AdamW(each.parameters(), lr=0.1) for each in (network, plain))
+    for optimizer in (ours, theirs):
+        optimizer.register_step_pre_hook(clips)
+    batch = torch.randn(8, 16), torch.randint(4, (8,))
+    step = membench.compile(network, loss, batch, strategy=SuperOffload(), optimizer=ours)
+    for _ in range(3):
+        expected = loss(plain(batch[0]), batch[1])
+        assert torch.equal(step(*batch), expected)
+        expected.backward()
+        theirs.step()
+        theirs.zero_grad()
+    [update] = [task for task in step.schedule.graph.tasks if task.phase is Phase.UPDATE]
+    step.close()
+    assert update.on_host and min(norms) > 0.1
+    assert norms[::2] == norms[1::2]
+    for weight, other in zip(network.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(weight, other)

@@ -81,8 +81,8 @@ class Joint(Strategy):
     """Keep, offload or recompute stored blocks, chosen together under a budget; state a lower bound on the time.
 
     Args:
-        defers_updates: of the updates on the host, some may run beside the next step's forward pass. Weights that they
-            change are then empty between two steps that run, until the step's `restore`.
+        defers_updates: updates on the host may run beside the next step's forward pass. Weights that they change are
+            then empty between two steps that run, until the step's `restore`.
     """
 
     name = "joint"
