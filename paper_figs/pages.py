@@ -84,12 +84,13 @@ def page(paper: str, title: str, pictures: Mapping[str, Drawn]) -> str:
         LookupError: `figures.yaml` lacks a picture, or one of its keys.
     """
     described = read(paper)
-    schematics = [str(number) for number in described["schematics"]]
+    schematics = ", ".join(map(str, described["schematics"]))
+    not_redrawn = f"Figures {schematics} are schematics and not redrawn." if schematics else "There are no figures."
     text = f"""# Pictures of {title}
 
 Written by `make figures`; edit `{FILE}`. Captions and text of the paper say what its figures show; its images are not
 at hand. Bars and lines are ours. Red diamonds are numbers that the paper states: filled if ours is judged by them, grey
-if a constant was fitted on them, hollow if neither. Figures {", ".join(schematics)} are schematics and not redrawn.
+if a constant was fitted on them, hollow if neither. {not_redrawn}
 """
     return "\n".join([text, *(_section(name, described[name], picture) for name, picture in pictures.items())])
 

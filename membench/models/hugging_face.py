@@ -20,6 +20,9 @@ PUBLISHED = {
     "llama-2-7b-hf": "llama_7b",
     "llama-2-13b-hf": "llama_13b",
     "llama-2-70b-hf": "llama_70b",
+    "llama-3.1-8b": "llama_8b",
+    "qwen2.5-14b": "qwen2_14b",
+    "qwen3-14b": "qwen3_14b",
 }
 """Files of ``conf/model`` by the names under which weights of these sizes are published, in small letters."""
 

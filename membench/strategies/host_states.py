@@ -196,3 +196,18 @@ def last_touched_by(tasks: Iterable[Task], blocks: frozenset[int]) -> dict[int, 
     for block, task in last.items():
         found.setdefault(task, []).append(block)
     return found
+
+
+def updates_behind(parts: Sequence[Sequence[Task]], updates: Sequence[Task]) -> list[list[Task]]:
+    """Return for each part of the passes the updates of which it is the last to use a block.
+
+    Updates of one block stay in order.
+    """
+    last = {b: place for place, tasks in enumerate(parts) for task in tasks for b in (*task.reads, *task.writes)}
+    due: list[list[Task]] = [[] for _ in parts]
+    for task in updates:
+        touched = (*task.reads, *task.writes)
+        place = max(last.get(block, 0) for block in touched)
+        due[place].append(task)
+        last |= dict.fromkeys(touched, place)
+    return due

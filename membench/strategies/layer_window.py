@@ -27,6 +27,7 @@ from membench.strategies.host_states import (
     checkpoints,
     last_touched_by,
     states_on_host,
+    updates_behind,
 )
 
 BUCKET_BYTES = 1_000_000_000
@@ -59,19 +60,20 @@ def in_host_memory(
     passes = numbered(sorted(graph.tasks, key=lambda task: task.phase in AFTER_THE_LOSS))
     graph = states_on_host(recompute(Repeatable(replace(graph, tasks=passes), cost), segments))
     layers = runs_of_layers(graph, in_order_of_layers(graph, _passes(graph)))
-    due = _updates_behind(layers, [task for task in graph.tasks if task.phase is Phase.UPDATE])
+    due = updates_behind(layers, [task for task in graph.tasks if task.phase is Phase.UPDATE])
     if not updates_beside:
         due = [[] for _ in layers[1:]] + [[task for tasks in due for task in tasks]]
     tasks = (task for layer, updates in zip(layers, due, strict=True) for task in (*layer, *updates))
     return defer_updates(replace(graph, tasks=numbered(tasks)), deferred_share)
 
 
-def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int) -> None:
+def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int, *, updates_beside: bool = True) -> None:
     """Schedule the step of `in_host_memory`.
 
     Args:
         ahead: layers whose weights are brought before they are needed.
         bucket_bytes: size of what the device holds while it leaves.
+        updates_beside: as given to that; otherwise no update begins before everything else has finished.
     """
     graph = builder.graph
     deferred = {task.index for task in deferred_updates(graph)}
@@ -90,6 +92,9 @@ def pass_through(builder: ScheduleBuilder, ahead: int, bucket_bytes: int) -> Non
         if task.index in deferred:
             continue  # issued before a weight of it visits
         if task.phase is Phase.UPDATE:
+            if not updates_beside and graph.tasks[task.index - 1] is passes[-1]:
+                leaving.finish()
+                builder.synchronize()
             _update(builder, task, leaving)
             continue
         layer, (place, part) = layer_of[task.index], part_of[task.index]
@@ -134,18 +139,6 @@ class _HandedOn:
     def end(self, place: int, leaving: Leaving) -> None:
         """Let leave what a part has used and the next one does not."""
         leaving.send(b for b in self._used[place] - self._used[place + 1] if not self._builder.is_dead(b))
-
-
-def _updates_behind(layers: Sequence[Sequence[Task]], updates: Sequence[Task]) -> list[list[Task]]:
-    """Return for each layer the updates of which it is the last to use a block; updates of one block stay in order."""
-    last = {b: place for place, tasks in enumerate(layers) for task in tasks for b in (*task.reads, *task.writes)}
-    due: list[list[Task]] = [[] for _ in layers]
-    for task in updates:
-        touched = (*task.reads, *task.writes)
-        place = max(last.get(block, 0) for block in touched)
-        due[place].append(task)
-        last |= dict.fromkeys(touched, place)
-    return due
 
 
 def _update(builder: ScheduleBuilder, task: Task, leaving: Leaving) -> None:

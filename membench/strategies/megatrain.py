@@ -11,11 +11,11 @@ arXiv:2603.16428:
 
 Readings, of the papers' abstracts and of the descriptions of their programs. The two are one method here. Both stream
 layers through a double buffer, recompute each from its checkpoint, and let gradients leave layer by layer. The update
-on the CPU beside the backward pass (`updates_beside`) is SlideFormer's description, and is assumed for MegaTrain. A
-layer is a block of the network, an entry of a list of modules; what lies between two, such as embedding and head,
-visits in the same way. Checkpoints are what one layer hands on to another, and none are skipped. A program in half
-precision has its weights in single precision among its optimizer's states. What a program recomputes itself is not
-taken over.
+on the CPU beside the backward pass (`updates_beside`) is SlideFormer's description; MegaTrain's released program clips
+all gradients and updates behind the backward pass. It recomputes four layers together, here each by itself. A layer is
+a block of the network, an entry of a list of modules; what lies between two, such as embedding and head, visits in the
+same way. Checkpoints are what one layer hands on to another, and none are skipped. A program in half precision has its
+weights in single precision among its optimizer's states. What a program recomputes itself is not taken over.
 
 Left out: MegaTrain's templates of layers in place of autograd's graph, which change no copy and no kernel;
 SlideFormer's fused kernels, which a program calls itself, and its disks, which are the disk tier's.
@@ -52,5 +52,5 @@ class MegaTrain(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = in_host_memory(graph, cost, updates_beside=self._updates_beside)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
-        pass_through(builder, self._ahead, self._bucket_bytes)
+        pass_through(builder, self._ahead, self._bucket_bytes, updates_beside=self._updates_beside)
         return builder.finish()

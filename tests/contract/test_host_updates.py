@@ -5,6 +5,7 @@ The judge is the CPU backend with late copies, late updates and poisoned freed m
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from membench.backends.cpu import Chaos
 from membench.conformance.networks import workload_of
 from membench.conformance.results import Reference
+from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.schedule import HOST_STREAM, Compute, Schedule
 from membench.core.graph.task_graph import Phase, Role, TaskGraph
 from membench.core.step.optimizer import Gradients
@@ -23,12 +25,14 @@ from membench.planning.rewrites.deferred import deferred_updates
 from membench.planning.rewrites.update import add_update
 from membench.steps.plan import plan
 from membench.steps.real.real_update import RealUpdate
+from membench.strategies.superoffload import SuperOffload
 from tests.helpers.devices import DEVICE, allocator_peak_bytes
 from tests.helpers.networks.contract import COST
 from tests.helpers.networks.random_networks import random_layers, random_reference
 from tests.helpers.planning.mutations import accepted_mutants
 from tests.helpers.steps.disk import host_peak_bytes, layers, least_host_bytes, within
 from tests.helpers.steps.host_updates import HostUpdates, RandomUpdates
+from tests.helpers.steps.random_methods import random_method
 from tests.helpers.steps.updates import (
     EVERY_OPTIMIZER,
     MAKERS,
@@ -69,9 +73,34 @@ def test_every_optimizer_is_exact(name: str) -> None:
     step.close()
 
 
+def random_updates(graph: TaskGraph, rng: random.Random) -> Schedule:
+    """Return a schedule whose updates and copies are at random times."""
+    return plan(graph, RandomUpdates(rng), COST, None)
+
+
+def by_random_method(graph: TaskGraph, rng: random.Random) -> Schedule:
+    """Return the schedule of a method with random options; one that refuses the graph is not it."""
+    while True:
+        with suppress(UnsupportedStrategy):  # the update is one alone, or the network draws random numbers
+            return plan(graph, random_method(rng), COST, None)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [10, pytest.param(1000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])])
-def test_random_schedules_are_exact(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("make_schedule", "count"),
+    [
+        (random_updates, 10),
+        (by_random_method, 10),
+        pytest.param(random_updates, 1000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)]),
+        pytest.param(by_random_method, 2000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(7200)]),
+    ],
+)
+def test_random_schedules_are_exact(
+    make_schedule: Callable[[TaskGraph, random.Random], Schedule],
+    count: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("membench.planning.host_memory.disk.LEAST_BYTES", 1)
     for seed in range(count // SCHEDULES_OF_ONE):
         rng = random.Random(seed)
@@ -81,8 +110,9 @@ def test_random_schedules_are_exact(count: int, tmp_path: Path, monkeypatch: pyt
         update = RealUpdate(make(case.work.module.parameters()), case.work.module, Gradients.FREED, COST)
         graph = add_update(case.captured.graph, update)
         for number in range(SCHEDULES_OF_ONE):
-            schedule = random_schedule(graph, rng)
-            assert any(task.on_host for task in schedule.graph.tasks)
+            schedule = within_random_limit(make_schedule(graph, rng), rng)
+            on_host = any(task.on_host for task in schedule.graph.tasks)
+            assert on_host or schedule.strategy == SuperOffload.name  # whose share of the host may be none
             chaos = Chaos(rng.randrange(100), longest_delay_s=rng.choice([0.0001, 0.0003, 0.001]))
             try:
                 check_right(case, make, schedule, chaos, tmp_path)
@@ -90,9 +120,8 @@ def test_random_schedules_are_exact(count: int, tmp_path: Path, monkeypatch: pyt
                 raise AssertionError(f"seed {seed}, {name}, schedule {number}:\n{schedule}") from error
 
 
-def random_schedule(graph: TaskGraph, rng: random.Random) -> Schedule:
-    """Return a schedule with tasks of the host, about every other one within a random limit of host memory."""
-    free = plan(graph, RandomUpdates(rng), COST, None)
+def within_random_limit(free: Schedule, rng: random.Random) -> Schedule:
+    """Return a schedule, about every other one within a random limit of host memory."""
     if rng.random() < 0.5:
         return free
     least_bytes, most_bytes = least_host_bytes(free, STATES), host_peak_bytes(free)

@@ -13,7 +13,16 @@ from tests.helpers.steps.variants import EACH_VARIANT, OPTIONS, VARIANTS, marks_
 
 DEEP = {"densenet", "resnet18"}
 """Networks that take half of the time; `make test-slow` runs variants on them whose kind another one has."""
-MAY_MOVE_WEIGHTS = {"auto", "greedysnake", "joint", "megatrain", "ratel", "zero_infinity", "zero_offload"}
+MAY_MOVE_WEIGHTS = {
+    "auto",
+    "greedysnake",
+    "joint",
+    "megatrain",
+    "ratel",
+    "superoffload",
+    "zero_infinity",
+    "zero_offload",
+}
 """Variants that keep weights in host memory, always or where nothing else is enough."""
 SEARCHES = {"auto", "joint"}
 """Variants that make many plans within a budget, which takes them seconds on deeper networks."""

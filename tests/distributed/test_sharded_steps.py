@@ -25,7 +25,9 @@ QUICK = [
     "kept/llama/joint",
     "small_buckets/gpt2/layrub_hybrid",
     "ddp/digits_cnn/eager/adamw",
+    "ddp/digits_cnn/deferred/adamw",
 ]
+REFUSED = "fully_shard/llama/deferred/adamw"
 """Under two processes, in one launch: starting them takes seconds."""
 
 
@@ -54,9 +56,15 @@ def check(found: list[Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK)
 def test_two_processes_run_the_step_of_torch_with_the_predicted_peak(case: str) -> None:
-    found = findings(2, tuple(QUICK))[case]
+    found = findings(2, (*QUICK, REFUSED))[case]
     assert len(found) == 2
     check(found)
+
+
+@pytest.mark.slow
+def test_deferred_updates_of_shards_are_refused_in_a_sentence() -> None:
+    for [sentence], _, _ in findings(2, (*QUICK, REFUSED))[REFUSED]:
+        assert "cannot be empty between two steps" in sentence
 
 
 @pytest.mark.exhaustive

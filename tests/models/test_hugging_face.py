@@ -34,10 +34,14 @@ PUBLISHED = {
     "llama_1b": 1_235_814_400,
     "llama_7b": 6_738_415_616,
     "llama_13b": 13_015_864_320,
+    "llama_8b": 8_030_261_248,
     "llama_70b": 68_976_648_192,
+    "qwen2_14b": 14_770_033_664,
+    "qwen3_14b": 14_768_307_200,
 }
 """Parameters of the published weights; BERT's are those with the head that predicts masked words."""
-LARGE = {"gpt2_xl", "gpt2_large", "opt_1_3b", "bert_large", "llama_1b", "llama_7b", "llama_13b", "llama_70b"}
+LARGE = {"gpt2_xl", "gpt2_large", "opt_1_3b", "bert_large"}
+LARGE |= {name for name in PUBLISHED if name.startswith(("llama", "qwen"))}
 SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 TINY: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},

@@ -27,6 +27,7 @@ from membench.steps.request import StepRequest
 from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
 from membench.strategies.ratel import Ratel, Swapping
+from membench.strategies.superoffload import SuperOffload
 from membench.strategies.zero_infinity import ZeroInfinity
 from membench.strategies.zero_offload import ZeroOffload
 
@@ -124,11 +125,27 @@ def test_updates_of_zero_are_behind_the_backward_pass(graph: TaskGraph, strategy
     assert all(on_host for position, _, on_host in order if position > first)
 
 
-def test_updates_of_ratel_begin_in_the_backward_pass(graph: TaskGraph) -> None:
-    order = list(tasks_of(planned(graph, Ratel())))
+@pytest.mark.parametrize("strategy", [Ratel(), SuperOffload()])
+def test_updates_of_others_begin_in_the_backward_pass(graph: TaskGraph, strategy: Strategy) -> None:
+    order = list(tasks_of(planned(graph, strategy)))
     first = next(position for position, _, on_host in order if on_host)
     last = max(position for position, phase, _ in order if phase is Phase.BACKWARD)
     assert first < (order[0][0] + last) / 1.2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
+def test_the_device_updates_what_is_complete_last_under_superoffload(graph: TaskGraph, share: float) -> None:
+    found = planned(graph, SuperOffload(host_share=share)).graph
+    updates = [task for task in found.tasks if task.phase is Phase.UPDATE]
+    complete = {b: task.index for task in found.tasks if task.phase is not Phase.UPDATE for b in task.writes}
+    places = {on_host: [max(complete.get(b, 0) for b in task.reads) for task in updates if task.on_host is on_host]
+              for on_host in (False, True)}  # fmt: skip
+    assert max(places[True], default=0) <= min(places[False], default=len(found.tasks))
+    of_host = {b for task in updates if task.on_host for b in task.writes if found.blocks[b].role is Role.WEIGHT}
+    sizes_bytes = {b.index: b.size_bytes for b in found.blocks if b.role is Role.WEIGHT}
+    on_host_bytes = sum(sizes_bytes[b] for b in of_host)
+    assert abs(on_host_bytes - share * sum(sizes_bytes.values())) <= max(sizes_bytes.values()) / 2
+    assert all((b in of_host) == (found.blocks[b].host_location is not None) for b in sizes_bytes)
 
 
 def test_weights_visit_under_zero_infinity(graph: TaskGraph) -> None:
@@ -184,7 +201,7 @@ def test_a_delayed_update_runs_beside_the_passes_on_the_gradients_of_the_step_be
     assert times_s[1] < times_s[0]
 
 
-@pytest.mark.parametrize("strategy", [ZeroOffload(), ZeroInfinity(), Ratel()])
+@pytest.mark.parametrize("strategy", [ZeroOffload(), ZeroInfinity(), Ratel(), SuperOffload()])
 def test_gradients_that_outlive_the_update_are_refused_in_a_sentence(strategy: Strategy) -> None:
     network, batch = torch.nn.Linear(8, 2), (torch.randn(4, 8), torch.randint(2, (4,)))
     optimizer = WeightUpdate(torch.optim.AdamW, gradients=Gradients.FREED_LATE)
@@ -207,7 +224,7 @@ def test_a_delayed_update_is_refused_by_a_step_that_runs() -> None:
     without.close()
 
 
-@pytest.mark.parametrize("strategy", ["zero_offload", "ratel"])
+@pytest.mark.parametrize("strategy", ["zero_offload", "ratel", "superoffload"])
 def test_mixed_precision_with_recomputation_trains_as_plain_pytorch(strategy: str) -> None:
     torch.manual_seed(0)
     network, loss = Megatron(layers=1, width=32, heads=2, vocabulary=64), TokenLoss()
@@ -226,3 +243,33 @@ def test_mixed_precision_with_recomputation_trains_as_plain_pytorch(strategy: st
     for weight, other in zip(network.parameters(), plain.parameters(), strict=True):
         assert torch.equal(weight, other)
         assert torch.equal(ours.state[weight]["copy"], theirs.state[other]["copy"])
+
+
+def test_a_step_whose_clipping_bites_is_that_of_plain_pytorch_under_superoffload() -> None:
+    """A hook on the optimizer needs all gradients: no update begins before them, and none has to be undone."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    plain, loss = deepcopy(network), torch.nn.functional.cross_entropy
+    norms: list[float] = []
+
+    def clips(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        norms.append(float(torch.nn.utils.clip_grad_norm_(weights, 0.1)))
+
+    ours, theirs = (torch.optim.AdamW(each.parameters(), lr=0.1) for each in (network, plain))
+    for optimizer in (ours, theirs):
+        optimizer.register_step_pre_hook(clips)
+    batch = torch.randn(8, 16), torch.randint(4, (8,))
+    step = membench.compile(network, loss, batch, strategy=SuperOffload(), optimizer=ours)
+    for _ in range(3):
+        expected = loss(plain(batch[0]), batch[1])
+        assert torch.equal(step(*batch), expected)
+        expected.backward()
+        theirs.step()
+        theirs.zero_grad()
+    [update] = [task for task in step.schedule.graph.tasks if task.phase is Phase.UPDATE]
+    step.close()
+    assert update.on_host and min(norms) > 0.1
+    assert norms[::2] == norms[1::2]
+    for weight, other in zip(network.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(weight, other)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import membench
+from membench.backends.simulated import SimulatedBackend
 from membench.capture.capture import Captures
 from membench.conformance.results import run_step
 from membench.core.errors import UnsupportedStrategy
@@ -18,6 +19,7 @@ from membench.core.graph.schedule import Compute, Offload, Prefetch, Schedule
 from membench.core.graph.task_graph import Phase, Role
 from membench.core.step.optimizer import WeightUpdate
 from membench.core.step.workload import Workload
+from membench.execution.executor import execute
 from membench.execution.measurement import Throughput
 from membench.planning.memory.liveness import live_bytes
 from membench.steps.compile import build_step
@@ -169,6 +171,10 @@ def test_updates_run_beside_the_backward_pass_or_behind_it(name: str) -> None:
     first = next(place for place, task in enumerate(tasks) if task.on_host)
     is_beside = any(task.phase is Phase.BACKWARD for task in tasks[first:])
     assert is_beside is (name != "megatrain, updates behind")
+    timeline = execute(schedule, SimulatedBackend(schedule.graph, COST))
+    of_host = min(span.start_s for span in timeline.spans if span.stream == "host")
+    end_of_passes = max(span.end_s for span in timeline.spans if span.stream == "compute")
+    assert (of_host < end_of_passes) is is_beside
 
 
 def test_layers_are_computed_again_from_what_is_handed_on() -> None:

@@ -29,7 +29,7 @@ def defer_updates(graph: TaskGraph, share: float) -> TaskGraph:
     Raises:
         UnsupportedStrategy: none of its updates can be deferred; contains the cause.
     """
-    updates = _updates(graph)
+    updates = host_updates(graph)
     if not (share and updates):
         return graph
     if len(updates) == 1:
@@ -51,8 +51,8 @@ def deferred_updates(graph: TaskGraph) -> list[Task]:
     return [task for task in graph.tasks[:first] if task.phase is Phase.UPDATE]
 
 
-def _updates(graph: TaskGraph) -> list[list[Task]]:
-    """Return the tasks of the host, in order; together those that write the same blocks or read the same gradients."""
+def host_updates(graph: TaskGraph) -> list[list[Task]]:
+    """Return the host's updates, each with its tasks in order: those that share gradients, or what they write."""
     update_of: dict[int, list[Task]] = {}  # by block
     for task in graph.tasks:
         if task.on_host:

@@ -202,6 +202,11 @@ class RealUpdate:
                 part = PartOfOptimizer(self.optimizer, weights.values())
                 steps[task.name] = self._step(graph, weights, part.step)
         deferred = {task.name: (task, self._changed_by(task, graph).values()) for task in deferred_updates(graph)}
+        if any(hasattr(weight, "__tensor_flatten__") for _, weights in deferred.values() for weight in weights):
+            raise UnsupportedStrategy(
+                "weights that fully_shard divides, and other subclasses of Tensor, cannot be empty between two steps, "
+                "as deferred updates leave them; leave deferred updates out (deferred_share, defers_updates)"
+            )
         return AppliedUpdates(lambda task, tensor: steps[task.name].run(tensor), self.optimizer, deferred)
 
     def _changed_by(self, task: Task, graph: TaskGraph) -> dict[str, nn.Parameter]:

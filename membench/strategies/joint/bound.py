@@ -53,6 +53,7 @@ def relax(
     savings: Sequence[Saving] = (),
     residences: Sequence[Residence] = (),
     *,
+    defers: bool = False,
     segments: int = 3,
     moments: int = MOMENTS,
 ) -> Relaxation | None:
@@ -61,10 +62,11 @@ def relax(
     Args:
         savings: what schedules may save in addition.
         residences: updates of the problem's that may run on the device; the others run on the host.
+        defers: they may also run beside the next step's forward pass.
         segments: parts of the step: the forward pass, and the others of the backward pass.
         moments: number of tasks whose memory is limited; all tasks where there are at most twice as many.
     """
-    return _LinearProgram(problem, budget_bytes, savings, residences, segments, moments).solve()
+    return _LinearProgram(problem, budget_bytes, savings, residences, defers, segments, moments).solve()
 
 
 class _LinearProgram:
@@ -81,10 +83,11 @@ class _LinearProgram:
         budget_bytes: int,
         savings: Sequence[Saving],
         residences: Sequence[Residence],
+        defers: bool,
         segments: int,
         moments: int,
     ) -> None:
-        self._problem, self._residences = problem, residences
+        self._problem, self._residences, self._defers = problem, residences, defers
         durations_s = problem.duration_s[: len(problem.graph.tasks)]
         self._compute_s = sum(durations_s)
         self._unit_s = self._compute_s / UNITS_OF_TIME or 1.0
@@ -216,7 +219,7 @@ class _LinearProgram:
         """Add the states and the seconds of updates on the device, and the host's time, for which the step is to last.
 
         Of the updates from any one on, in the order in which they run, none starts before the first of their gradients
-        is complete: they take place in what the step lasts from there on.
+        is complete: they take place in what the step lasts from there on, or, deferred, all of them in the whole step.
         """
         problem = self._problem
         for residence, variable in self._moved.items():
@@ -229,9 +232,9 @@ class _LinearProgram:
         written = {block: task.index for task in problem.graph.tasks for block in task.writes if not task.on_host}
         tasks = list(problem.host_s)
         complete = [max((written[block] for block in problem.sent[task]), default=0) for task in tasks]
-        for first in range(0, len(tasks), max(1, len(tasks) // HOST_ROWS)):
-            start = min(complete[first:])
-            later = range(self._in.at(start + 1), self._count)
+        for first in range(0, len(tasks), max(1, len(tasks) // (1 if self._defers else HOST_ROWS))):
+            start = 0 if self._defers else min(complete[first:])
+            later = range(0 if self._defers else self._in.at(start + 1), self._count)
             terms = defaultdict[int, float](float, {self._extra + moment: -1.0 for moment in later})
             terms[self._last_extra] = -1.0
             limit = self._compute_s / self._unit_s - float(self._starts[start])

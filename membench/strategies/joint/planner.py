@@ -86,11 +86,14 @@ class Planner:
 
     Args:
         residences: residences of the graph's updates on the host, which the bound allows in addition.
+        defers: the bound is that of steps whose updates may run beside the next step's forward pass, too.
     """
 
-    def __init__(self, graph: TaskGraph, cost: CostModel, residences: Sequence[Residence] = ()) -> None:
+    def __init__(
+        self, graph: TaskGraph, cost: CostModel, residences: Sequence[Residence] = (), *, defers: bool = False
+    ) -> None:
         self._graph = graph
-        self._residences = residences
+        self._residences, self.defers = residences, defers
         self._start_s = cost.task_issue_time_s(graph.tasks[0])  # the host's, before the device begins
         self._variants = Variants(graph, cost)
         self._relaxed = cache(self._relax)
@@ -98,7 +101,7 @@ class Planner:
 
     def _relax(self, budget_bytes: int, moments: int = MOMENTS) -> Relaxation | None:
         problem, savings = self._variants.bounding(budget_bytes), self._variants.savings(budget_bytes)
-        return relax(problem, budget_bytes, savings, self._residences, moments=moments)
+        return relax(problem, budget_bytes, savings, self._residences, defers=self.defers, moments=moments)
 
     def moved(self, budget_bytes: int) -> float:
         """Return the number of updates that the host runs in the linear program's solution."""

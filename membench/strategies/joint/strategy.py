@@ -22,7 +22,8 @@ the host updates them (`homes`): their weights come for their uses, and their gr
 wherever the others take longer than the tasks. The number of layers at home is the fastest one of a short search, which
 starts at that of the linear program; the bound is then that of the schedules that may do so. Where it is lower than
 that of plans with all weights on the device, they are made first, and others only if their bound is below the fastest
-of them.
+of them. With `defers_updates` the best of them is also timed with shares of its updates beside the next step's forward
+pass (`planning.rewrites.deferred`), and the bound is that of steps that may do so.
 
 Under sharded weights a rank's gathered weights are stored blocks as well: they stay from the forward to the backward
 pass, or are gathered again ahead of their use, which takes the time of a collective (`planning.parallel.gathering`).
@@ -38,12 +39,15 @@ choose between the same means by other rules.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
+from membench.core.checks import SWITCH, check
+from membench.core.errors import MembenchError
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import TaskGraph
 from membench.core.hardware.cost_model import CostModel
@@ -60,6 +64,9 @@ if TYPE_CHECKING:
 STRIDES, HALVINGS = 4, 2
 """In which numbers of updates on the host are tried, from the least to all of them, and how often these are halved."""
 
+DEFERRED_SHARES = (0.15, 0.3, 0.45, 0.6, 0.75, 1.0)
+"""Of the weights that the host updates: those whose update is tried beside the next step's forward pass."""
+
 WORTH_WHILE = 1.005
 """The fastest plan so far over the bound of another class of schedules: where it is less, that one is not searched."""
 
@@ -71,11 +78,20 @@ It takes a fifth of the time, and is lower by up to 0.3 % for a Llama of 7 billi
 
 
 class Joint(Strategy):
-    """Keep, offload or recompute stored blocks, chosen together under a budget; state a lower bound on the time."""
+    """Keep, offload or recompute stored blocks, chosen together under a budget; state a lower bound on the time.
+
+    Args:
+        defers_updates: updates on the host may run beside the next step's forward pass. Weights that they change are
+            then empty between two steps that run, until the step's `restore`.
+    """
 
     name = "joint"
     searches_under_budget = True
     moves_weights = True
+
+    def __init__(self, defers_updates: bool = False) -> None:
+        check(SWITCH, defers_updates=defers_updates)
+        self._defers = defers_updates
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba and scipy take a second to import, which no other strategy needs
@@ -91,18 +107,20 @@ class Joint(Strategy):
             return _certified(least, step_time_s(least, cost), planner.compute_s)
         stays_s = planner.least_s(budget_bytes, FEW_MOMENTS)
         homes, others = Homes(once, cost), Others(graph, cost, budget_bytes, stays_s)
-        at_home = cache(lambda: Planner(homes.at(len(homes.parts)), cost, homes.residences))
+        at_home = cache(lambda defers: Planner(homes.at(len(homes.parts)), cost, homes.residences, defers=defers))
+        by_bound = at_home(self._defers)  # which holds for all plans
         candidates: list[Timed] = []
         leaves_first = (
-            stays_s > planner.compute_s * (1 + TOLERANCE) and stays_s > at_home().least_s(budget_bytes) * WORTH_WHILE
+            stays_s > planner.compute_s * (1 + TOLERANCE) and stays_s > by_bound.least_s(budget_bytes) * WORTH_WHILE
         )
         if stays_s < inf and not leaves_first:
             candidates += self._of_planner(planner, others)
         if _fastest_s(candidates) > planner.compute_s * (1 + TOLERANCE):
-            candidates += self._with_homes(homes, at_home(), others)
+            for defers in dict.fromkeys((False, self._defers)):
+                candidates += self._with_homes(homes, at_home(defers), others)
             if leaves_first and _fastest_s(candidates) > stays_s * (1 + TOLERANCE):
                 candidates += self._of_planner(planner, others)
-            planner = at_home()  # its bound holds for all plans
+            planner = by_bound
             if _fastest_s(candidates) > planner.least_s(budget_bytes) * (1 + TOLERANCE) or not candidates:
                 candidates += others.timed(_fastest_s(candidates))  # otherwise none of them is faster
                 candidates += others.own()
@@ -115,20 +133,24 @@ class Joint(Strategy):
         """Return the best plan found with some updates on the host.
 
         Args:
-            planner: the planner of all updates on the host, at whose linear program's number the search starts.
+            planner: the planner of all updates on the host, at whose linear program's number the search starts; it
+                tells whether updates may be deferred.
         """
         from membench.strategies.joint.planner import Planner
 
         count, budget_bytes = len(homes.parts), others.budget_bytes
         if planner.least_s(budget_bytes) == inf:
             return []
-        planner_of = cache(lambda number: Planner(homes.at(number), homes.cost))
+        planner_of = cache(lambda number: Planner(homes.at(number), homes.cost, defers=planner.defers))
 
         def step_s(number: int, lowest_s: float) -> float:
             planner = planner_of(number)
             is_worse = planner.least_s(budget_bytes, FEW_MOMENTS) * WORTH_WHILE >= lowest_s
             begun = None if is_worse else planner.begun(budget_bytes, FEW_MOMENTS)
-            return begun.step_s if begun else inf
+            if begun is None or begun.search.best is None:
+                return inf
+            deferred = self._deferred(begun.search.best, budget_bytes) if planner.defers else ()
+            return min([begun.step_s, *(others.timed_of(each)[0] for each in deferred)])
 
         is_rank = any(task.collective for task in homes.graph.tasks)
         first = 0 if is_rank else ceil(planner.moved(budget_bytes))
@@ -139,12 +161,22 @@ class Joint(Strategy):
         begun = planner.begun(others.budget_bytes)
         if begun is None:
             return []
-        return [others.timed_of(self._emitted(planner.finished(begun, others), others.budget_bytes))]
+        plan, budget_bytes = planner.finished(begun, others), others.budget_bytes
+        deferred = self._deferred(plan, budget_bytes) if self._defers else ()
+        return [*map(others.timed_of, (self._emitted(plan, budget_bytes), *deferred))]
 
     def _emitted(self, plan: "EvaluatedChoices", budget_bytes: int | None) -> Schedule:
         from membench.planning.choices.emit import emit
 
         return emit(self.name, plan, budget_bytes)
+
+    def _deferred(self, plan: "EvaluatedChoices", budget_bytes: int) -> Iterator[Schedule]:
+        """Yield a plan's schedules with some of its updates beside the next step's forward pass."""
+        from membench.planning.choices.emit import emit
+
+        for share in DEFERRED_SHARES if plan.problem.host_s else ():
+            with suppress(MembenchError):
+                yield emit(self.name, plan, budget_bytes, deferred_share=share)
 
 
 def _least(numbers: range, holds: Callable[[int], bool]) -> int:

@@ -1,5 +1,6 @@
 """Joint: never slower than another lossless method within its peak, and as fast as eager where memory allows."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, inf
@@ -22,6 +23,11 @@ from membench.core.step.kernels import WHOLE_STEP
 from membench.core.step.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
+from membench.planning.checking.validate import validate
+from membench.planning.choices.emit import emit
+from membench.planning.choices.evaluation import NO_LIMIT, Evaluator
+from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Problem
+from membench.planning.rewrites.deferred import deferred_updates
 from membench.planning.rewrites.update import add_update
 from membench.steps.compile import build_step
 from membench.steps.plan import plan
@@ -219,6 +225,29 @@ def test_a_short_step_is_close_to_the_bound_of_all_updates_on_the_host(name: str
     homes = Homes(graph, COST)
     bound_s = Planner(homes.at(len(homes.parts)), COST).least_s(budget_bytes)
     assert step_time_s(plan(graph, Joint(), COST, budget_bytes), COST) <= 1.15 * bound_s
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_deferred_updates_are_never_slower_and_keep_their_bound(name: str) -> None:
+    graph = updated_layers(6, name)
+    budget_bytes = graph.external_bytes * 3 // 4
+    in_time, deferred = (plan(graph, Joint(defers_updates=defers), COST, budget_bytes) for defers in (False, True))
+    assert step_time_s(deferred, COST) <= step_time_s(in_time, COST)
+    assert dict(deferred.decisions)["lower_bound_s"] <= step_time_s(deferred, COST)
+    assert not deferred_updates(in_time.graph)
+
+
+@pytest.mark.parametrize("share", [0.4, 1.0])
+def test_no_plan_with_deferred_updates_is_faster_than_the_bound(share: float) -> None:
+    homes, rng = Homes(updated_layers(4, "adamw"), COST), random.Random(1)
+    planner = Planner(homes.at(len(homes.parts)), COST, homes.residences, defers=True)
+    problem = Problem(homes.at(len(homes.parts)), COST, 1)
+    for _ in range(10):
+        choices = [rng.choice((KEEP, OFFLOAD, RECOMPUTE) if unit.makers else (KEEP, OFFLOAD)) for unit in problem.units]
+        found = emit("any", Evaluator(problem).plan(choices, NO_LIMIT), None, deferred_share=share)
+        validate(found)
+        assert deferred_updates(found.graph)
+        assert planner.least_s(found.peak_bytes) <= step_time_s(found, COST) * (1 + 1e-9)
 
 
 def test_a_budget_below_what_any_schedule_needs_is_not_searched(

@@ -1,6 +1,7 @@
 """No plan of any variant, and no other method with the same bits, is faster than the lower bound."""
 
 import random
+from dataclasses import replace
 from functools import cache
 from math import inf
 
@@ -24,7 +25,7 @@ from membench.strategies.base import find_strategy
 from membench.strategies.joint.others import METHODS
 from membench.strategies.joint.planner import Planner
 from membench.strategies.joint.strategy import Joint
-from membench.strategies.joint.variants import Variant, Variants
+from membench.strategies.joint.variants import Variant, Variants, held_bytes
 from tests.helpers.networks.contract import COST as MEASURED
 from tests.helpers.networks.contract import reference
 from tests.helpers.planning.chains import graph_of
@@ -115,6 +116,21 @@ def test_no_plan_of_a_variant_is_faster_than_the_bound(
         if plan.step_s < inf:
             step_s = step_time_s(emit("plan", plan, None), cost)
             assert planner.least_s(budget_bytes) <= step_s * (1 + 1e-9)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(layers=LAYERS, framework=st.sampled_from(FRAMEWORKS), seed=st.integers(0, 10_000))
+def test_smaller_variants_differ_in_what_they_say_and_need_no_more(
+    layers: list[str], framework: str, seed: int
+) -> None:
+    graph, cost = lowered(tuple(layers), framework)
+    variants = Variants(graph, cost)
+    variant = any_variant(variants, random.Random(seed))
+    apart, encoded = variants.smaller(variant)
+    assert apart == replace(variant, is_joined=False)
+    assert encoded == replace(apart, masked=variants.smallest.masked, narrowed=variants.smallest.narrowed)
+    most_bytes, apart_bytes = (max(held_bytes(variants.problem(each).graph)) for each in (variant, apart))
+    assert apart_bytes <= most_bytes
 
 
 @pytest.mark.parametrize("name", ["alexnet", "squeezenet"])

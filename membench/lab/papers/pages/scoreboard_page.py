@@ -71,12 +71,12 @@ def scoreboard_page(
 
 
 def readme_table(papers: Sequence[tuple[Mapping[str, str], Closeness]]) -> list[str]:
-    """Return the lines of the README's table, part of the first one of `SCOREBOARD.md`."""
+    """Return the README's table, part of the first one of `SCOREBOARD.md`: papers that have any of its numbers."""
     shown = [GLANCE_COLUMNS.index(name) for name in _OF_README]
     glance = [(paper["Paper"].partition(":")[0], *closeness.glance) for paper, closeness in papers]
     glance.append(("all", *together(closeness for _, closeness in papers).glance))
-    lines = (GLANCE_COLUMNS, ("---",) * len(GLANCE_COLUMNS), *glance)
-    return [f"| {' | '.join(cells[place] for place in shown)} |" for cells in lines]
+    lines = [[cells[place] for place in shown] for cells in (GLANCE_COLUMNS, ("---",) * len(GLANCE_COLUMNS), *glance)]
+    return [f"| {' | '.join(cells)} |" for cells in lines if any(cells[1:])]
 
 
 def summary_page(numbers: PaperNumbers, closeness: Closeness, sensitivity: Sequence[Mapping[str, str]] = ()) -> str:

@@ -30,20 +30,24 @@ def compose_cells(paper: Paper, cells: Sequence[PaperCell]) -> dict[PaperCell, C
 
 def model_options(paper: Paper, name: str) -> dict[str, Any]:
     """Return the options of a network, by the paper's name."""
-    return _read("model", listed("model", name, paper.models)["configuration"])
+    entry = listed("model", name, paper.models)
+    return merged(_read("model", entry["configuration"]), entry.get("set", {}))
 
 
 def system_options(paper: Paper, name: str) -> dict[str, Any]:
     """Return what a system sets, by the paper's name: its strategy's options, and those of the step that it states."""
     system = listed("system", name, paper.systems)
-    own = {key: system[key] for key in ("budget", "micro_batch", "exchange") if key in system}
+    own = {key: system[key] for key in ("budget", "micro_batch", "exchange", "precision") if key in system}
+    if "optimizer" in system:
+        own["optimizer"] = _read("optimizer", system["optimizer"]["name"]) | system["optimizer"]
     return {"strategy": _read("strategy", system["strategy"]) | system.get("set", {}), **own}
 
 
 def device_options(paper: Paper, name: str) -> dict[str, Any]:
-    """Return the options of a device and of its cluster, by the paper's name."""
+    """Return the options of a device, of its cluster and, where stated, of its machine, by the paper's name."""
     device = _read("device", listed("device", name, paper.devices))
-    return {"device": device, "cluster": _read("cluster", paper.clusters.get(name, "one"))}
+    machine = {"machine": _read("machine", paper.machines[name])} if name in paper.machines else {}
+    return {"device": device, "cluster": _read("cluster", paper.clusters.get(name, "one")), **machine}
 
 
 def _changes(paper: Paper, cell: PaperCell) -> dict[str, Any]:
@@ -55,7 +59,7 @@ def _changes(paper: Paper, cell: PaperCell) -> dict[str, Any]:
         "batch_size": model["batch_size"] if cell.batch_size is None else cell.batch_size,
         **system,
         "framework": _read("framework", framework),
-        "device": device["device"],
+        **device,
         "cluster": device["cluster"] | entry.get("cluster", {}),
         "metrics": paper.step_metrics or None,
     }

@@ -277,13 +277,16 @@ class Paper:
 
     Attributes:
         models: by the paper's name: ``configuration`` (in conf/model), ``dataset``, and where it matters ``layers``,
-            ``batch_sizes`` by name, and a ``framework`` of its own; a paper's own metrics may need further entries.
+            ``batch_sizes`` by name, ``set`` for options of the model, and a ``framework`` of its own; a paper's own
+            metrics may need further entries.
         systems: by the paper's name: ``strategy``, ``framework``, ``set`` for options of the strategy, ``budget``,
-            ``micro_batch``, ``exchange``, and ``cluster`` for options of the cluster. A system that runs no step has
+            ``micro_batch``, ``exchange``, ``precision``, ``optimizer`` with the ``name`` of a file in conf/optimizer
+            and options of it, and ``cluster`` for options of the cluster. A system that runs no step has
             ``function`` in place of ``strategy``: the dotted name of a function from `Paper` and `PaperCell` to
             numbers.
         devices: names in conf/device.
         clusters: names in conf/cluster, for entries of `devices` that are several.
+        machines: names in conf/machine, for entries of `devices` whose machine is stated.
         training_images: in each data set.
         units: printed units, in membench's own.
         step_metrics: dotted name of a `StepMetrics` function that adds this paper's numbers to each record; empty:
@@ -311,6 +314,7 @@ class Paper:
     devices: Mapping[str, str]
     experiments: tuple[Experiment, ...]
     clusters: Mapping[str, str] = field(default_factory=dict)
+    machines: Mapping[str, str] = field(default_factory=dict)
     contradictions: tuple[Remark, ...] = ()
     inconsistencies: tuple[Remark, ...] = ()
     causes: tuple[Remark, ...] = ()

@@ -73,24 +73,25 @@ def write_groups(paper: Paper, folder: Path) -> None:
 def _model(paper: Paper, name: str) -> dict[str, Any]:
     entry = paper.models[name]
     sizes = {"batch_sizes": entry["batch_sizes"]} if "batch_sizes" in entry else {}
-    return {**_choosing("framework", entry.get("framework")), "model": model_options(paper, name), **sizes}
+    return {**_choosing(framework=entry.get("framework")), "model": model_options(paper, name), **sizes}
 
 
 def _method(paper: Paper, name: str) -> dict[str, Any]:
     entry = paper.systems[name]
     of_cluster = {"cluster": entry["cluster"]} if "cluster" in entry else {}
-    return {**_choosing("framework", entry["framework"]), **system_options(paper, name), **of_cluster}
+    return {**_choosing(framework=entry["framework"]), **system_options(paper, name), **of_cluster}
 
 
 def _device(paper: Paper, name: str) -> dict[str, Any]:
     metrics = {"metrics": paper.step_metrics} if paper.step_metrics else {}
     return {
-        **_choosing("cluster", paper.clusters.get(name)),
+        **_choosing(cluster=paper.clusters.get(name), machine=paper.machines.get(name)),
         "device": device_options(paper, name)["device"],
         **metrics,
     }
 
 
-def _choosing(group: str, name: str | None) -> dict[str, Any]:
-    """Return the list of defaults by which a file chooses another group's, unless the command line does."""
-    return {"defaults": [{f"override /{group}@_global_.{group}": name}]} if name else {}
+def _choosing(**names: str | None) -> dict[str, Any]:
+    """Return the list of defaults by which a file chooses those of other groups, unless the command line does."""
+    chosen = [{f"override /{group}@_global_.{group}": name} for group, name in names.items() if name]
+    return {"defaults": chosen} if chosen else {}

@@ -98,7 +98,7 @@ def test_tolerance_is_a_fraction_of_the_value_before(write: Write) -> None:
         (["compare", "results", "results", "tolerance=-1"], "tolerance is a number and not negative, not '-1'"),
         (["vdnn", "to=README.md"], "README.md: File exists; name a place that can be read and written"),
         (["compare", "results", "results", "colour=red"], "option 'colour' is not known"),
-        (["nobody"], "there is no paper 'nobody'; there are: epmc, layrub, mmcnn, modnn, vdnn"),
+        (["nobody"], "there is no paper 'nobody'; there are: epmc, layrub, mmcnn, modnn, offloading, vdnn"),
     ],
 )
 def test_a_wrong_word_is_one_line(

@@ -1,0 +1,55 @@
+"""A language model and an optimizer as MegaTrain's released program has them.
+
+Facts of DLYuanGod/MegaTrain at 919520f, infinity/model/cpu_master.py and examples/sft/train.py:
+
+- the head computes 128 tokens of each sample at a time; the cross entropy of each part has the logits' type.
+- weights are in half precision, in host memory; DeepSpeedCPUAdam has both averages in single precision, and no copy of
+  the weights.
+- gradients of all weights are in host memory before they are clipped and applied.
+- each layer's weights are in host memory a second time, in one piece; this copy is not predicted.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from membench.models.hugging_face import network
+from membench.models.megatron import MasterAdam
+
+_TOKENS = 128
+
+
+class Decoder(nn.Module):
+    """A decoder of transformers'; called with tokens (batch, length), it returns parts of the logits."""
+
+    def __init__(self, model_type: str, **options: Any) -> None:
+        super().__init__()
+        made: Any = network(model_type, **options)
+        self.decoder, self.head = made.model, made.lm_head
+
+    def forward(self, tokens: Tensor) -> list[Tensor]:
+        """Return logits (batch, 128, vocabulary) of consecutive tokens, in the weights' dtype."""
+        features = self.decoder(input_ids=tokens).last_hidden_state
+        return [self.head(part) for part in features.split(_TOKENS, dim=1)]
+
+
+class TokenLoss(nn.Module):
+    """Cross entropy of logits in parts."""
+
+    def forward(self, logits: list[Tensor], targets: Tensor) -> Tensor:
+        """Return the mean over all tokens: parts of logits (batch, 128, vocabulary), targets (batch, length)."""
+        total = torch.zeros((), device=targets.device)
+        for part, labels in zip(logits, targets.split(_TOKENS, dim=1), strict=True):
+            total = total + functional.cross_entropy(part.flatten(0, 1), labels.flatten(), reduction="sum")
+        return total / targets.numel()
+
+
+class CpuAdam(MasterAdam):
+    """Adam on half-precision weights with averages in single precision, and no copy of the weights that stays."""
+
+    def _state(self, weight: Tensor) -> dict[str, Tensor]:
+        kept = super()._state(weight)
+        kept.pop("copy", None)
+        return {**kept, "copy": weight.detach().float()}
