@@ -21,7 +21,7 @@ from membench.core.libraries.torch_internals import is_of_torch
 from membench.cost.attention import efficient_kernel
 from membench.cost.fused_calls import FusedKernel, program_kernels
 from membench.cost.gathers import touched_bytes
-from membench.cost.layouts import conversions
+from membench.cost.layouts import conversions, gap_copies_bytes
 from membench.cost.loads import load_bytes
 from membench.cost.products import Product
 
@@ -148,21 +148,22 @@ def kernels_of(task: Task) -> tuple[Kernel, ...]:
     """Return the kernels of a task: those of its program, else one, and further ones of a convolution.
 
     Both gradients of a convolution have a kernel each, and cuDNN leaves a bias and its gradient to kernels of their
-    own.
+    own. Images with gaps are copied first.
     """
     if (program := fused_calls_of(task.call)) is not None:
         return tuple(map(partial(_fused_kernel, task.precision), program_kernels(program)))
     if task.call is None or task.call.operator.split(".")[1] in _BUFFER_COPIES:
         return (_kernel_by_kind(task),)
+    further = (*_kernels_of_bias(task, task.call), *_copies(task, task.call))
     if not computes_both_gradients(task):
-        return (_kernel_by_call(task, task.call), *_kernels_of_bias(task, task.call))
+        return (_kernel_by_call(task, task.call), *further)
     upstream, images, weight = (value.moved_bytes for value in values_in(task.call.args[:3]))
     moved_bytes = upstream + images + weight  # a gradient is as large as what it is of
     of_both = (
         _kernel_by_call(replace(task, gradient_of=gradient_of, moved_bytes=moved_bytes), task.call)
         for gradient_of in (GradientOf.WEIGHT, GradientOf.DATA)
     )
-    return (*of_both, *_kernels_of_bias(task, task.call))
+    return (*of_both, *further)
 
 
 def _kernels_of_bias(task: Task, call: Call) -> tuple[Kernel, ...]:
@@ -180,6 +181,11 @@ def _kernels_of_bias(task: Task, call: Call) -> tuple[Kernel, ...]:
     if call.operator == "aten.convolution_backward.default" and call.args[-1][2]:
         return (Kernel(Family.REDUCTION, task.precision, first.moved_bytes),)
     return ()
+
+
+def _copies(task: Task, call: Call) -> tuple[Kernel, ...]:
+    moved_bytes = gap_copies_bytes(call)
+    return (Kernel(Family.COPY, task.precision, moved_bytes),) if moved_bytes else ()
 
 
 def launches(task: Task) -> int:

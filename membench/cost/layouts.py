@@ -51,6 +51,18 @@ def conversions(call: Call | None) -> tuple[int, ...]:
     return tuple(sum(map(_converted_bytes, each)) for each in used)
 
 
+def gap_copies_bytes(call: Call) -> int:
+    """Return the bytes that PyTorch moves to copy images with gaps between their elements; 0 of other operators.
+
+    Such images are some channels of a larger tensor. Before it runs a convolution or its gradients, PyTorch calls
+    ``contiguous`` on images and gradients (``aten/src/ATen/native/Convolution.cpp``, ``cudnn/ConvShared.cpp`` and
+    ``cuda/DepthwiseConv2d.cu``), which a capture does not record.
+    """
+    given = call.args[: {_FORWARD: 1, _BACKWARD: 2}.get(call.operator, 0)]
+    copied = [value for value in given if isinstance(value, Value) and not _is_dense(value)]
+    return sum(value.moved_bytes + prod(value.shape) * value.dtype.itemsize for value in copied)
+
+
 def weight_gradient_copies_bytes(task: Task, device: DeviceProfile) -> int:
     """Return the bytes that cuDNN copies for the gradient of a 2-D convolution's filters; 0 for other tasks."""
     has_kernels = device.compute_capability is not None and task.precision in device.precision_ops_per_s
@@ -67,6 +79,16 @@ def has_kernels(call: Call, device: DeviceProfile) -> bool:
     """Return whether a device has cuDNN, by its compute capability, and tensor cores for a convolution's format."""
     precision = Precision.of_dtype(call.args[0].dtype)
     return device.compute_capability is not None and precision in device.precision_ops_per_s
+
+
+def _is_dense(value: Value) -> bool:
+    """Return whether the elements lie next to each other, in any order of the axes."""
+    expected = 1
+    for step, size in sorted((step, size) for size, step in zip(value.shape, value.stride, strict=True) if size > 1):
+        if step != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _converted_bytes(value: Value | None) -> int:

@@ -162,6 +162,26 @@ def test_a_bias_and_its_gradient_have_kernels_of_their_own_beside_a_convolution(
     assert {kernel.family for kernel in depthwise} == {Family.DEPTHWISE, Family.CONVOLUTION}
 
 
+@pytest.mark.parametrize("groups", [1, 8])
+def test_images_with_gaps_are_copied_before_a_convolution_and_before_its_gradients(groups: int) -> None:
+    """A convolution of half of the channels reads a part of each image, and its gradient is a part of one."""
+
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1, groups=groups, bias=False) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([part(half) for part, half in zip(self.parts, x.chunk(2, 1), strict=True)], 1)
+
+    found = convolutions(graph_of(nn.Conv2d(8, 16, 1), Halves()))
+    half_bytes = 2 * 8 * 256 * 2
+    copied = [kernel.moved_bytes // half_bytes for kernel in found if kernel.family is Family.COPY]
+    assert copied == [2, 2, 4, 2, 4, 2]  # forward; then the gradient of each filter and of its images
+    whole = convolutions(graph_of(nn.Conv2d(8, 16, 1), nn.Conv2d(16, 16, 3, padding=1, groups=groups)))
+    assert Family.COPY not in {kernel.family for kernel in whole}
+
+
 @pytest.mark.parametrize(("precision", "load_bytes"), [(Precision.AMP_FP16, [8, 8]), (Precision.AMP_BF16, [2, 4])])
 def test_batch_norm_has_a_thread_block_for_each_channel(precision: Precision, load_bytes: list[int]) -> None:
     """cuDNN's in half precision, PyTorch's own in bfloat16."""
