@@ -68,19 +68,19 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
             f"{schedule.graph.name} keeps no gradients that processes could exchange; choose another framework"
         )
     is_early = exchange is Exchange.AS_MADE
-    if not is_early and _updates_in_backward(schedule):
-        raise UnsupportedStrategy(
-            "an update in the backward pass leaves no gradients for an exchange at the end; use exchange=as_made, or "
-            "leave in_backward out"
-        )
-    blocks = schedule.graph.blocks
-    leave = any(blocks[block].host_location for block in last_uses)
+    blocks, before_update = schedule.graph.blocks, schedule.instructions[: _first_update(schedule)]
+    back = {item.block for item in schedule.instructions[len(before_update) :] if isinstance(item, Prefetch)}
+    leave = any(block in back or blocks[block].host_location for block in last_uses)
     if not is_early and (leave or any(task.on_host for task in schedule.graph.tasks)):
         raise UnsupportedStrategy(
             f"strategy {schedule.strategy!r} moves gradients, or their sums, to host memory before the end of the "
             "step; use exchange=as_made, or another strategy"
         )
-    before_update = schedule.instructions[: _first_update(schedule)]
+    if not is_early and _updates_in_backward(schedule):
+        raise UnsupportedStrategy(
+            "an update in the backward pass leaves no gradients for an exchange at the end; use exchange=as_made, or "
+            "leave in_backward out"
+        )
     last_work = {item.stream: i for i, item in enumerate(before_update) if isinstance(item, Work)}
     after = last_uses if is_early else dict.fromkeys(last_uses, last_work)
     due: defaultdict[int, list[int]] = defaultdict(list)  # instruction -> gradients exchanged after it
