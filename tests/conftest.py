@@ -6,8 +6,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import Phase, settings
 
 from tests.helpers.advice import kept_workers
+
+# A failing example is printed as it was drawn. Hypothesis would look for a smaller one for up to five minutes, at which
+# pytest's timeout ends the process, and what failed is lost. `--hypothesis-profile default` looks for it.
+settings.register_profile("as_drawn", settings(), phases=[Phase.explicit, Phase.reuse, Phase.generate])
+settings.load_profile("as_drawn")
 
 
 @pytest.hookimpl(wrapper=True)

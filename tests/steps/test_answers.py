@@ -4,6 +4,8 @@ import pytest
 
 from tests.helpers.answers import answer, committed, line, questions
 
+pytestmark = pytest.mark.usefixtures("kept_planners")
+
 COMMITTED = committed()
 NAMES = list(COMMITTED)
 FEW = 12

@@ -224,6 +224,7 @@ def test_a_device_with_other_links_than_the_cluster_s_is_refused_before_anything
         membench.predict(nn.Linear(4, 4), None, batch, cluster="dgx_h100", device="mi300x")
 
 
+@pytest.mark.usefixtures("kept_planners")
 @pytest.mark.parametrize("net", [nn.Identity(), nn.Flatten(), nn.Dropout(0.5), nn.Sequential()])
 def test_a_step_of_inference_without_operators_takes_no_time(net: nn.Module) -> None:
     batch = ((torch.randn(2, 3, 4),), ())

@@ -34,7 +34,7 @@ def run_again(a: Any, choices: Any) -> Any:
             repeated[block] = choices[a.unit_of[block]] == REPEAT
     forgotten = np.flatnonzero(repeated)
     copy_of, seen = np.full(blocks, -1), np.full(len(choices), -1)
-    spare = np.diff(a.touched_at).max() + 1  # more than one operation fills
+    spare = np.max(a.touched_at[1:] - a.touched_at[:-1]) + 1  # more than one operation fills; np.diff compiles for 3 s
     order = np.empty(LONGEST * a.tasks + spare, np.int64)
     originals = order.copy()
     ends, slots = np.zeros(len(order) + 1, np.int64), np.empty(LONGEST * len(a.touched) + spare, np.int64)
