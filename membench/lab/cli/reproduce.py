@@ -7,7 +7,8 @@
 
 Each experiment of experiments/<paper> becomes cells, and their records become results/<paper>/*.csv,
 results/SCOREBOARD.md and paper_figs/<paper>. Where there is a GPU, the paper's networks are measured on it too. Its
-cells are made of the files in conf/ alone. The results of a folder elsewhere are in that folder, without figures.
+cells are made of the files in conf/ alone. The results of a folder elsewhere are in that folder, without figures; those
+of a paper that an installed package adds are in outputs/papers.
 """
 
 import subprocess
@@ -24,6 +25,7 @@ from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.core.files import shown
 from membench.core.hardware.device import file_name
+from membench.core.packages import added_folders
 from membench.core.record import Configuration, Record
 from membench.core.tables import read_csv
 from membench.core.terminal import show
@@ -72,6 +74,8 @@ class Options:
     @property
     def results(self) -> Path:
         """The folder for its results, and those of the papers beside it."""
+        if self.paper.parent in added_folders("experiments"):  # whose folder is pip's
+            return Path("outputs", "papers").resolve()
         return RESULTS if self.is_here else self.paper / RESULTS.name
 
 
