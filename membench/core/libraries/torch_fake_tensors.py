@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from membench.core.libraries.torch_devices import guard_cuda
+from membench.core.libraries.torch_devices import stand_in_for_cuda
 
 DEVICE_OF = torch.ops.prim.device.default
 """The operator by which torch asks a tensor that is not on its storage's device where it is."""
@@ -31,7 +31,7 @@ def trace_fakes() -> FakeTensorMode:
 
     It keeps no shape function's result, for which it would describe each call: a trace keeps those of its own calls.
     """
-    guard_cuda()
+    stand_in_for_cuda()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     mode.cache_enabled = False
     return mode
