@@ -148,13 +148,18 @@ def _entries(entries: Sequence[str]) -> Iterator[Element]:
 
 def options_of(command: str) -> list[str]:
     """Return the names of a sub-command's options, those of `groups_of` excluded."""
-    in_file = [line.partition(":")[0] for line in option_lines(command)]
+    if COMMANDS[command] is not None:
+        return [line.partition(":")[0] for line in option_lines(command)]
+    return declared_options(command)
+
+
+def declared_options(command: str) -> list[str]:
+    """Return the names of the options that a sub-command's module declares."""
     classes = [node for node in _syntax(command).body if isinstance(node, ast.ClassDef)]
     declared = [node for node in classes if node.name.endswith("Options")]
     fields = [field for node in declared for field in node.body if isinstance(field, ast.AnnAssign)]
     read = [field.target for field in fields if "FLAG" not in ast.unparse(field.annotation)]  # see `words.readers_of`
-    names = [target.id for target in read if isinstance(target, ast.Name)]
-    return [*in_file, *(name for name in names if name not in in_file)]
+    return [target.id for target in read if isinstance(target, ast.Name)]
 
 
 def option_lines(command: str) -> list[str]:

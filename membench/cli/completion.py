@@ -11,7 +11,7 @@ Commands, groups, options and the names of files are completed; also several val
 from collections.abc import Sequence
 from importlib import import_module
 
-from membench.cli.commands import COMMANDS, commands_here, docstring, groups_of, module_of, options_of
+from membench.cli.commands import COMMANDS, commands_here, declared_options, docstring, groups_of, module_of, options_of
 from membench.cli.option_values import CHOICES
 from membench.cli.words import CONFIG_DIR, values_of
 from membench.core import configuration
@@ -79,7 +79,7 @@ def completions(line: str) -> list[str]:
         before, comma, begun = value.rpartition(",")
         return [f"{before}{comma}{each}" for each in _values(command, name) if each.startswith(begun)]
     groups = groups_of(command)
-    words = [f"{each}=" for each in (*groups, *options_of(command))]
+    words = [f"{each}=" for each in dict.fromkeys([*groups, *options_of(command), *declared_options(command)])]
     group, dot, _ = last.partition(".")
     if dot and group in groups:
         words = [f"{group}.{option}=" for option in _options_inside(group, earlier)]

@@ -45,8 +45,8 @@ def parse(words: Sequence[str]) -> Options:
     refuse_flags(words)
     papers, _ = split(words)
     if not papers:
-        training, *others = compose_training(in_own_words(words, groups_of("train"), own), own=own)
-        return Options((training,), *others)
+        training, directory, output = compose_training(in_own_words(words, groups_of("train"), own), own=own)
+        return Options((training,), directory, output)
     experiments = ROOT / "experiments"
     known = [name for name in known_papers(experiments) if (experiments / name / "trainings.yaml").exists()]
     if len(words) > 1 or papers[0] not in known:
