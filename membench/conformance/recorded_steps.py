@@ -1,19 +1,13 @@
-"""Rows that anyone measures on their own card: a fixed set of steps, with peaks, times, versions and a hash.
+"""Rows that anyone measures on their own card: a fixed set of steps, with peaks, times, versions and a hash."""
 
-A file is JSON of the form that rows.schema.json beside this module describes. Its hash tells a file that was changed by
-accident or by hand from one that was recorded, not one person's from another's.
-"""
-
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from membench.core.errors import MembenchError
-from membench.core.files import write_whole
+from membench.conformance import planners
+from membench.conformance.recorded_files import PLANNERS, ROWS, Refused, read_recorded, write_recorded
 
 STEPS = tuple(
     {"model": model, "batch_size": batch_size, "strategy": strategy}
@@ -34,18 +28,10 @@ def record(path: Path, backend: str) -> None:
         MembenchError: there is no such backend or no GPU, or a step does not fit.
         OSError: the file cannot be written.
     """
-    from membench.sweep.results.provenance import device_facts, provenance
+    from membench.sweep.results.provenance import device_facts
 
     steps = [_measured(step, backend) for step in STEPS]
-    content = {
-        "form": schema()["properties"]["form"]["const"],
-        "backend": backend,
-        "device": device_facts(backend),
-        "origin": provenance(),
-        "steps": steps,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps({**content, "sha256": hash_of(content)}, indent=1) + "\n")
+    write_recorded(path, ROWS, {"backend": backend, "device": device_facts(backend), "steps": steps})
 
 
 def _measured(step: Mapping[str, Any], backend: str) -> dict[str, Any]:
@@ -69,50 +55,27 @@ def _measured(step: Mapping[str, Any], backend: str) -> dict[str, Any]:
     }
 
 
-def hash_of(content: Mapping[str, Any]) -> str:
-    """Return the hash of a file's content, its own hash left out."""
-    text = json.dumps({key: value for key, value in content.items() if key != "sha256"}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a file of rows."""
-    return json.loads(Path(__file__).with_name("rows.schema.json").read_text())
-
-
 def complaints(path: Path) -> Iterator[str]:
-    """Yield the reasons for which a file is refused; none: it is accepted.
+    """Yield the reasons for which a file, of a planner as well, is refused; none: it is accepted.
 
     Raises:
         MembenchError: the package that reads schemas is not installed.
     """
     try:
-        from fastjsonschema import JsonSchemaValueException, validate
-    except ImportError as error:
-        raise MembenchError("rows are checked with fastjsonschema; run: pip install 'membench[rows]'") from error
-    try:
-        content = json.loads(path.read_text(), parse_constant=_refuse_constant)
-    except (OSError, ValueError) as error:
-        yield f"it is not JSON: {error}"
+        name, content = read_recorded(path)
+    except Refused as error:
+        yield str(error)
         return
-    try:
-        validate(schema(), content)
-    except JsonSchemaValueException as error:
-        found = "" if isinstance(error.value, dict | list) else f", not {error.value!r}"
-        yield f"it is not of the schema: {error.message.removeprefix('data.')}{found}"
-        return
-    if content["sha256"] != hash_of(content):
-        yield "its hash is not that of its content: it was changed after it was recorded"
+    yield from planners.complaints(content) if name == PLANNERS else _complaints(content)
+
+
+def _complaints(content: Mapping[str, Any]) -> Iterator[str]:
     if [_of(step) for step in content["steps"]] != list(STEPS):
         yield "its steps are not the fixed set: " + ", ".join(map(_name, STEPS))
         return
     memory_bytes = content["device"].get("device_memory_bytes", inf)
     for step in content["steps"]:
         yield from (f"{_name(_of(step))}: {reason}" for reason in _complaints_about_step(step, memory_bytes))
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not a number of JSON")
 
 
 def _complaints_about_step(step: Mapping[str, Any], memory_bytes: float) -> Iterator[str]:

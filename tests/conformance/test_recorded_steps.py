@@ -10,7 +10,8 @@ import pytest
 
 from membench.cli.main import main
 from membench.conformance.package import check_package
-from membench.conformance.recorded_steps import complaints, hash_of
+from membench.conformance.recorded_files import hash_of
+from membench.conformance.recorded_steps import complaints
 from membench.core.configuration import ROOT
 from tests.helpers.added_package import added
 
@@ -76,4 +77,4 @@ def test_rows_of_a_package_are_checked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [[], ["record=one.json", "check=two.json"]])
 def test_a_file_to_write_or_files_to_check_are_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *words]) == 2
-    assert "name a file to write, record=FILE, or files to check" in capsys.readouterr().err
+    assert "name a file to write, record=FILE, files to check" in capsys.readouterr().err
