@@ -56,7 +56,7 @@ def _points(step: tuple[str, str, int], options: Configuration) -> Iterator[dict
     model, device, batch_size = step
     eager = _configuration(step)
     waiting: list[Configuration] = [eager]
-    records = run_cells(iter(waiting.pop, None))  # neighbours share the capture, which is no planning
+    records = run_cells(iter(waiting.pop, None))  # neighbours share the capture, whose time is not one of planning
     peak_bytes = int(next(records).metrics["required_memory_bytes"])
     for share in SHARES:
         budget_bytes = int(share * peak_bytes)

@@ -30,7 +30,7 @@ def write_recorded(path: Path, name: str, content: Mapping[str, Any]) -> None:
     """Write what was recorded with the version of its form, its origin and its hash.
 
     Args:
-        name: of its schema.
+        name: one of `ROWS` and `PLANNERS`.
 
     Raises:
         OSError: the file cannot be written.
