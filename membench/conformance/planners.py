@@ -21,6 +21,7 @@ from membench.core.record import Configuration
 
 SUITE = (("alexnet", "k40m", 64), ("resnet18", "rtx3090", 32), ("unet", "a100_40gb", 8))
 """Network, card and samples of each step, without an optimizer, under PyTorch and in its own precision."""
+_FIRST = ("digits_cnn", "k40m", 64)
 SHARES = (0.8, 0.6)
 """Budgets, as parts of the peak of eager execution."""
 _BOUND = "lower_bound_s"
@@ -46,6 +47,7 @@ def record(path: Path, planner: str) -> None:
         OSError: the file cannot be written.
     """
     options = configuration.read("strategy", planner)
+    list(_points(_FIRST, options))  # what is compiled at a first plan is not the time of one
     points = [point for step in SUITE for point in _points(step, options)]
     write_recorded(path, PLANNERS, {"planner": planner, "points": points})
 
