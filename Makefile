@@ -11,7 +11,7 @@ TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocess
 ACCELERATOR_FILES = $(shell grep --recursive --files-with-matches --extended-regexp 'mark\.(accelerator|emulated)' --include 'test_*.py' tests | sort)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-exhaustive test-accelerator test-gpu test-slurm test-browser measure compare compare-compile validate frontiers depth-record lint format docs figures report scoreboard sensitivity sync bench audit smoke clean
+.PHONY: help install test test-slow test-exhaustive test-accelerator test-gpu test-slurm test-browser test-without-cuda measure compare compare-compile validate frontiers depth-record lint format docs figures report scoreboard sensitivity sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test-browser: $(STAMP)  ## open the pages and the app in headless Chromium (Debi
 	@.ci/install-chromium
 	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[app,browser]'
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -rs -m browser
+
+test-without-cuda: $(STAMP)  ## predict under a torch that was not built for CUDA, and compare; skips where it cannot be installed
+	.ci/without-cuda
 
 smoke: $(STAMP)  ## install the wheel into a fresh environment and use it away from the checkout
 	.ci/smoke

@@ -2,14 +2,18 @@
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
 import membench
 from membench.core.configuration import ROOT
+from tests.helpers.pages import PAGES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -43,3 +47,35 @@ def test_the_classifiers_list_the_versions_that_ci_runs() -> None:
     listed = [each.rpartition(" ")[2] for each in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", each)]
     assert listed == pythons
     assert PROJECT["requires-python"] == f">={pythons[0]}"
+
+
+def test_the_lock_has_the_versions_that_the_tests_run_with_and_a_hash_of_each_file() -> None:
+    locked, tested = (_versions(ROOT / name) for name in ("requirements.lock", "constraints.txt"))
+    required = {_plain(re.split(r"[\[<>=~ ]", each)[0]) for each in PROJECT["dependencies"]}
+    assert required <= set(locked)
+    assert {name: tested[name] for name in locked if name in tested} | {"setuptools": locked["setuptools"]} == locked
+    entries = re.split(r"\n(?=\w)", (ROOT / "requirements.lock").read_text())
+    assert len(entries) == len(locked) and all("--hash=sha256:" in entry for entry in entries)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _versions(path: Path) -> dict[str, str]:
+    return {_plain(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", path.read_text(), re.M)}
+
+
+def test_the_readme_away_from_the_repository_has_neither_its_pictures_nor_relative_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hooks = SimpleNamespace(MetadataHookInterface=object)  # of hatchling, which the build alone has
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", hooks)
+    names: dict[str, Any] = {}
+    exec((ROOT / "hatch_build.py").read_text(), names)
+    text = PAGES["README.md"].read_text()
+    relative = re.compile(r"\]\((?!https://)|src=")
+    assert relative.search(text)
+    alone, linked = (names["away_from_home"](text, address) for address in ("", "https://home/blob/v1"))
+    assert not relative.search(alone) and not relative.search(linked)
+    assert "[limits](https://home/blob/v1/docs/limits.md)" in linked and "[limits]" not in alone

@@ -24,6 +24,8 @@ _WITHOUT_EFFECT = (
     "task_specific_params", "torch_dtype", "transformers_version",
 )  # fmt: skip
 """In a ``config.json``: without effect on memory and time, or said elsewhere."""
+_OF_SEARCH = ("budget", "largest", "levers", "methods", "processes", "time_limit")
+"""Options of what fits, which the step as it is has no use for."""
 _ONE_AT_A_TIME = Lock()
 """Hydra composes, and torch captures, with state of the process."""
 
@@ -63,6 +65,10 @@ class Question:
         place = [f"cluster={self.place}", f"nodes={self.nodes}"] if self.is_of_cluster else [f"device={self.place}"]
         return [*_of_model(self.model), *place, *self._of_step(), *shlex.split(self.more)]
 
+    def words_of_step(self) -> list[str]:
+        """Return the words without those on what is looked for."""
+        return [word for word in self.words() if word.partition("=")[0] not in _OF_SEARCH]
+
     def _of_step(self) -> Iterator[str]:
         yield f"batch_size={self.batch_size}"
         for name, value in (("precision", self.precision), ("optimizer", self.optimizer)):
@@ -78,8 +84,9 @@ class Question:
             method: name of one that is to be planned; None: the step alone is predicted.
         """
         if method is None and not self.is_of_cluster:
-            return shlex.join(["membench", "predict", *self.words()])
-        return shlex.join(["membench", "advise", *self.words(), *([f"methods={method}"] if method else [])])
+            return shlex.join(["membench", "predict", *self.words_of_step()])
+        words = [word for word in self.words() if not (method and word.startswith("methods="))]
+        return shlex.join(["membench", "advise", *words, *([f"methods={method}"] if method else [])])
 
 
 def _of_model(model: str) -> list[str]:
@@ -118,7 +125,7 @@ def predicted(question: Question) -> predict.Answer:
         MembenchError: see `membench.predict`.
     """
     with _ONE_AT_A_TIME:
-        return predict.answer(predict.parse(question.words()))
+        return predict.answer(predict.parse(question.words_of_step()))
 
 
 def advised(

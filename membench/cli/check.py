@@ -5,12 +5,14 @@
 
 Each strategy is run on small networks on the CPU: loss, gradients and buffers are plain PyTorch's bit for bit, also
 when copies are late and freed memory is poisoned; the allocator's peak is the predicted one; nothing is copied twice; a
-budget is kept or refused; a schedule is planned again as it was. Models and devices are predicted. output=json, csv or
-markdown prints the findings in that form. Exits with 1 if a check fails.
+budget is kept or refused; a schedule is planned again as it was. Models and devices are predicted. In a clone of the
+repository papers and published measurements are read, and a step of each is simulated. output=json, csv or markdown
+prints the findings in that form. Exits with 1 if a check fails.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated
 
 from membench.cli.words import FLAG, read_options, refuse_flags, split
@@ -46,9 +48,12 @@ def run(options: Options) -> int:
     from membench.conformance.networks import NETWORKS, OF_EVERY_KIND
     from membench.conformance.package import check_package
     from membench.core.checks import choice
+    from membench.core.configuration import IS_INSTALLED
 
     networks = [choice(NETWORKS, "networks", name) for name in options.networks] or OF_EVERY_KIND
     found = list(check_package(options.package, networks))
+    if not IS_INSTALLED:  # the laboratory, which reads papers, is in a clone alone
+        found += import_module("membench.lab.conformance").check_experiments(options.package)
     cells = [(each.file, each.what, "no" if each.broken else "yes", each.broken) for each in found]
     failed = sum(bool(each.broken) for each in found)
     print_answer(

@@ -150,6 +150,11 @@ def options_of(command: str) -> list[str]:
     """Return the names of a sub-command's options, those of `groups_of` excluded."""
     if COMMANDS[command] is not None:
         return [line.partition(":")[0] for line in option_lines(command)]
+    return declared_options(command)
+
+
+def declared_options(command: str) -> list[str]:
+    """Return the names of the options that a sub-command's module declares."""
     classes = [node for node in _syntax(command).body if isinstance(node, ast.ClassDef)]
     declared = [node for node in classes if node.name.endswith("Options")]
     fields = [field for node in declared for field in node.body if isinstance(field, ast.AnnAssign)]

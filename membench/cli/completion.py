@@ -9,9 +9,11 @@ Commands, groups, options and the names of files are completed; also several val
 """
 
 from collections.abc import Sequence
+from importlib import import_module
 
-from membench.cli.commands import COMMANDS, commands_here, docstring, groups_of, options_of
-from membench.cli.words import CONFIG_DIR
+from membench.cli.commands import COMMANDS, commands_here, declared_options, docstring, groups_of, module_of, options_of
+from membench.cli.option_values import CHOICES
+from membench.cli.words import CONFIG_DIR, values_of
 from membench.core import configuration
 from membench.core.checks import choice
 from membench.core.errors import MembenchError
@@ -47,8 +49,6 @@ end
 complete -c membench -f -a '(__membench)'
 """,
 }
-_GROUPS = {"models": "model", "strategies": "strategy", "framework": "framework", "device": "device"}
-"""Options of commands without a configuration file, whose values are names of a group's files."""
 
 
 def parse(words: Sequence[str]) -> str:
@@ -79,7 +79,7 @@ def completions(line: str) -> list[str]:
         before, comma, begun = value.rpartition(",")
         return [f"{before}{comma}{each}" for each in _values(command, name) if each.startswith(begun)]
     groups = groups_of(command)
-    words = [f"{each}=" for each in (*groups, *options_of(command))]
+    words = [f"{each}=" for each in dict.fromkeys([*groups, *options_of(command), *declared_options(command)])]
     group, dot, _ = last.partition(".")
     if dot and group in groups:
         words = [f"{group}.{option}=" for option in _options_inside(group, earlier)]
@@ -89,9 +89,12 @@ def completions(line: str) -> list[str]:
 
 
 def _values(command: str, option: str) -> list[str]:
-    """Return the values that an option can have, where these are names."""
-    group = option if option in groups_of(command) else _GROUPS.get(option, "")
-    return configuration.names(group) if group else []
+    """Return the values that an option can have, where these are words."""
+    if option in groups_of(command):
+        return configuration.names(option)
+    module = vars(import_module(module_of(command)))
+    declared = [word for name in module if name.endswith("Options") for word in values_of(module[name], option)]
+    return declared or (list(CHOICES.get(option, ())) if COMMANDS[command] else [])
 
 
 def _options_inside(group: str, words: Sequence[str]) -> list[str]:

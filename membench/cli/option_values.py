@@ -3,20 +3,21 @@
 An invalid value is a MembenchError of one line, which names the option, the valid values and the invalid one.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from membench.core.checks import COUNT, NAME, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
 from membench.core.configuration import instantiate, names
 from membench.core.errors import MembenchError, one_line
-from membench.core.graph.precision import Precision
+from membench.core.graph.precision import OF_STEPS, Precision
 from membench.core.hardware.allocator import AllocatorSettings
 from membench.core.hardware.cluster import Cluster
 from membench.core.hardware.device import DeviceProfile
 from membench.core.hardware.efficiency import Efficiency
 from membench.core.libraries.launched import launched
 from membench.core.record import LARGEST
+from membench.core.result import Output
 from membench.core.step.kernels import Kernels
 from membench.core.targets import find_function
 from membench.core.units import parse_bytes
@@ -32,6 +33,18 @@ FOLDER = Requirement("a folder, such as outputs/records", lambda value: isinstan
 
 LARGE_BATCH = 10**6
 """Samples beyond which the example batch may have more elements than a tensor can."""
+
+CHOICES: Mapping[str, Sequence[str]] = {
+    "batch_size": (LARGEST,),
+    "exchange": ("as_made", "at_end"),  # `Exchange` and `micro_batch_size` have these; their modules import torch
+    "kernels": list(Kernels),
+    "micro_batch": ("fitted", "fastest"),
+    "output": list(Output),
+    "precision": OF_STEPS,
+    "rerun": list(Rerun),
+    **dict.fromkeys(("channels_last", "holds_output", "dry_run", "sensitivity", "strict"), ("true", "false")),
+}
+"""The words that options in files of `conf` can be."""
 
 _PYTORCH = "membench.frameworks.pytorch.PyTorch"
 _PLAIN = "membench.strategies.pytorch.PyTorch"

@@ -182,6 +182,23 @@ def readers_of(declared: type, own: Path | None = None) -> dict[str, Reader]:
     return {name: reader for name, reader in found.items() if reader is not None}
 
 
+def values_of(declared: type, name: str) -> list[str]:
+    """Return the words that an option of a class can be, none where it is a number or a text; see `readers_of`."""
+    return list(_words(get_type_hints(declared, include_extras=True).get(name)))
+
+
+def _words(hint: Any) -> Iterator[str]:
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        yield from arguments[1].names(None) if isinstance(arguments[1], NameIn) else ()
+    elif kind is Literal or (isinstance(hint, type) and issubclass(hint, StrEnum)):
+        yield from map(str, arguments or hint)
+    elif hint is bool:
+        yield from _SWITCH
+    else:
+        yield from (word for each in arguments for word in _words(each))
+
+
 def _reader(name: str, hint: Any, own: Path | None) -> Reader | None:
     kind, arguments = get_origin(hint), get_args(hint)
     if kind is Annotated:
@@ -248,8 +265,9 @@ def read_sizes(name: str, text: str) -> dict[str, int]:
     return found
 
 
+_SWITCH = ("true", "false")
 _PLAIN: dict[Any, Callable[[str, str], Any]] = {
-    bool: lambda name, text: choice(("true", "false"), name, text) == "true",
+    bool: lambda name, text: choice(_SWITCH, name, text) == "true",
     int: read_count,
     float: read_positive,
     str: lambda _, text: text,

@@ -39,7 +39,7 @@ _KINDS = {
 """What files of these groups describe; those of other groups are read alone."""
 _DEVICE = "h100"
 """On which models are predicted."""
-Check = Callable[[], None]
+Check = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Finding:
     """One check of a package.
 
     Attributes:
-        file: ``strategy/mine.yaml``, in its folder ``conf``, or ``rows/mine.json``.
+        file: ``strategy/mine.yaml``, in its folder ``conf``, ``rows/mine.json``, or ``experiments/my_paper``.
         what: was checked.
         broken: why it does not hold; empty where it does.
     """
@@ -75,16 +75,17 @@ def check_package(package: str, networks: Sequence[str]) -> Iterator[Finding]:
         )
     files = sorted(known[package].glob("conf/*/*.yaml"))
     rows = sorted(known[package].glob("rows/*.json"))
-    if not files + rows:
+    if not (files or rows or (known[package] / "experiments").is_dir()):
         raise MembenchError(f"{package} adds nothing: {known[package]} has no file such as conf/strategy/NAME.yaml")
     for path in files:
         for what, check in _checks(path, networks):
-            yield Finding(f"{path.parent.name}/{path.name}", what, _broken(check))
+            yield Finding(f"{path.parent.name}/{path.name}", what, broken(check))
     for path in rows:
         yield Finding(f"rows/{path.name}", "the rows are accepted", "; ".join(complaints(path)))
 
 
-def _broken(check: Check) -> str:
+def broken(check: Check) -> str:
+    """Return why a check does not hold; empty if it does."""
     try:
         check()
     except Exception as error:  # of the package's code

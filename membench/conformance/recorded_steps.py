@@ -1,18 +1,13 @@
-"""Rows that anyone measures on their own card: a fixed set of steps, with peaks, times, versions and a hash.
+"""Rows that anyone measures on their own card: a fixed set of steps, with peaks, times, versions and a hash."""
 
-A file is JSON, with the keys of `KEYS`. Its hash tells a file that was changed by accident or by hand from one that was
-recorded, not one person's from another's.
-"""
-
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from membench.core.checks import COUNT, NAME, POSITIVE, Requirement
-from membench.core.files import write_whole
+from membench.conformance import planners
+from membench.conformance.recorded_files import PLANNERS, ROWS, Refused, read_recorded, write_recorded
 
 STEPS = tuple(
     {"model": model, "batch_size": batch_size, "strategy": strategy}
@@ -20,18 +15,6 @@ STEPS = tuple(
     for strategy in ("eager", "joint")
 )
 """What is recorded: steps of training in single precision, which a CPU too computes within seconds."""
-FORM = 1
-"""Version of the form; another set of steps is another form."""
-KEYS = ("form", "backend", "device", "origin", "steps", "sha256")
-_STEP: Mapping[str, Requirement] = {
-    "model": NAME,
-    "batch_size": COUNT,
-    "strategy": NAME,
-    "predicted_peak_bytes": COUNT,
-    "peak_bytes": COUNT,
-    "step_time_s": POSITIVE,
-}
-_ORIGIN = ("commit", "clean", "versions", "machine", "time")
 _TOLERANCE = 1e-9
 
 
@@ -45,14 +28,10 @@ def record(path: Path, backend: str) -> None:
         MembenchError: there is no such backend or no GPU, or a step does not fit.
         OSError: the file cannot be written.
     """
-    from membench.sweep.results.provenance import device_facts, provenance
+    from membench.sweep.results.provenance import device_facts
 
     steps = [_measured(step, backend) for step in STEPS]
-    content = {
-        "form": FORM, "backend": backend, "device": device_facts(backend), "origin": provenance(), "steps": steps,
-    }  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps({**content, "sha256": hash_of(content)}, indent=1) + "\n")
+    write_recorded(path, ROWS, {"backend": backend, "device": device_facts(backend), "steps": steps})
 
 
 def _measured(step: Mapping[str, Any], backend: str) -> dict[str, Any]:
@@ -76,56 +55,42 @@ def _measured(step: Mapping[str, Any], backend: str) -> dict[str, Any]:
     }
 
 
-def hash_of(content: Mapping[str, Any]) -> str:
-    """Return the hash of a file's content, its own hash left out."""
-    text = json.dumps({key: value for key, value in content.items() if key != "sha256"}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def complaints(path: Path) -> Iterator[str]:
-    """Yield the reasons for which a file is refused; none: it is accepted."""
+    """Yield the reasons for which a file, of a planner as well, is refused; none: it is accepted.
+
+    Raises:
+        MembenchError: the package that reads schemas is not installed.
+    """
     try:
-        content = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        yield f"it is not JSON: {error}"
+        name, content = read_recorded(path)
+    except Refused as error:
+        yield str(error)
         return
-    if not isinstance(content, dict) or sorted(content) != sorted(KEYS):
-        yield f"its keys are not {', '.join(KEYS)}"
-        return
-    if content["form"] != FORM:
-        yield f"its form is {content['form']!r}, not {FORM}: record it again"
-        return
-    if content["sha256"] != hash_of(content):
-        yield "its hash is not that of its content: it was changed after it was recorded"
-    origin, device = content["origin"], content["device"]
-    if not isinstance(origin, dict) or not set(_ORIGIN) <= origin.keys() or "torch" not in origin["versions"]:
-        yield f"its origin has not all of {', '.join(_ORIGIN)}, the version of torch among them"
-    if not isinstance(device, dict) or not NAME.holds(device.get("device")):
-        yield "its device has no name"
-        return
-    yield from _complaints_about_steps(content["steps"], device.get("device_memory_bytes"))
+    yield from planners.complaints(content) if name == PLANNERS else _complaints(content)
 
 
-def _complaints_about_steps(steps: Any, memory_bytes: int | None) -> Iterator[str]:
-    if not isinstance(steps, list) or [_of(step) for step in steps] != list(STEPS):
-        yield "its steps are not the fixed set: " + ", ".join(" ".join(map(str, step.values())) for step in STEPS)
+def _complaints(content: Mapping[str, Any]) -> Iterator[str]:
+    if [_of(step) for step in content["steps"]] != list(STEPS):
+        yield "its steps are not the fixed set: " + ", ".join(map(_name, STEPS))
         return
-    for step in steps:
-        name = " ".join(map(str, _of(step).values()))
-        wrong = [key for key, required in _STEP.items() if not required.holds(step.get(key))]
-        if wrong:
-            yield f"{name}: {wrong[0]} is {_STEP[wrong[0]].description}, not {step.get(wrong[0])!r}"
-            continue
-        if memory_bytes and step["peak_bytes"] > memory_bytes:
-            yield f"{name}: the peak is more than the device's {memory_bytes:,} bytes"
-        if step["peak_bytes"] > step["predicted_peak_bytes"]:
-            yield f"{name}: the peak is above the predicted one, which a schedule does not exceed"
-        windows_s, count = step.get("window_times_s"), step.get("steps_per_window")
-        if not windows_s or not COUNT.holds(count) or not all(map(POSITIVE.holds, windows_s)):
-            yield f"{name}: it has no windows of steps"
-        elif abs(median(windows_s) / count / step["step_time_s"] - 1) > _TOLERANCE:
-            yield f"{name}: its time is not that of the median window"
+    memory_bytes = content["device"].get("device_memory_bytes", inf)
+    for step in content["steps"]:
+        yield from (f"{_name(_of(step))}: {reason}" for reason in _complaints_about_step(step, memory_bytes))
 
 
-def _of(step: Any) -> dict[str, Any]:
-    return {key: step.get(key) for key in STEPS[0]} if isinstance(step, dict) else {}
+def _complaints_about_step(step: Mapping[str, Any], memory_bytes: float) -> Iterator[str]:
+    if step["peak_bytes"] > memory_bytes:
+        yield f"the peak is more than the device's {memory_bytes:,} bytes"
+    if step["peak_bytes"] > step["predicted_peak_bytes"]:
+        yield "the peak is above the predicted one, which a schedule does not exceed"
+    time_s = median(step["window_times_s"]) / step["steps_per_window"]
+    if abs(time_s / step["step_time_s"] - 1) > _TOLERANCE:
+        yield "its time is not that of the median window"
+
+
+def _of(step: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: step[key] for key in STEPS[0]}
+
+
+def _name(step: Mapping[str, Any]) -> str:
+    return " ".join(map(str, step.values()))

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from membench.core.errors import MembenchError, one_line, unknown
-from membench.core.packages import added_configurations
+from membench.core.packages import added_folders
 from membench.core.spelling import name_in, options_in
 from membench.core.targets import find_object, find_target
 
@@ -68,7 +68,7 @@ def read(group: str, name: str, own: Path | None = None) -> dict[str, Any]:
 
 
 def _folders(own: Path | None) -> list[Path]:
-    return [CONF_DIRECTORY, *added_configurations(), *([own] if own else [])]
+    return [CONF_DIRECTORY, *added_folders("conf"), *([own] if own else [])]
 
 
 def read_options(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A terminal's lines are folded between words, never within one. A table that is t
 columns again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
@@ -42,6 +42,11 @@ class Table:
 
     rows: tuple[tuple[str, ...], ...]
     keys: int = 1
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, str]]) -> "Table":
+        """Return the table of rows whose cells are named by their columns, the first row's."""
+        return cls((tuple(rows[0]), *(tuple(row.values()) for row in rows)) if rows else ())
 
     @property
     def shown(self) -> list[tuple[str, ...]]:

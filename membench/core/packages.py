@@ -1,4 +1,4 @@
-"""Installed packages that add to membench: strategies, models, devices and other files of `conf`, and rows.
+"""Installed packages that add to membench: strategies, models, devices and other files of `conf`, rows, and papers.
 
 A package names itself by an entry point of the group `membench` in its pyproject.toml::
 
@@ -6,13 +6,15 @@ A package names itself by an entry point of the group `membench` in its pyprojec
     my_methods = "my_methods"
 
 Files in its folder ``conf/`` add to those of membench, and need no list: ``my_methods/conf/strategy/mine.yaml`` makes
-``strategy=mine``. The package is not imported until something of it is used.
+``strategy=mine``, as ``my_methods/experiments/my_paper/paper.yaml`` makes ``membench reproduce my_paper``. The package
+is not imported until something of it is used.
 """
 
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from membench.core.errors import MembenchError
 
@@ -48,6 +50,6 @@ def folder_of(package: str) -> Path:
     return Path(locations[0])
 
 
-def added_configurations() -> list[Path]:
-    """Return the folders of added packages that are laid out as ``conf/``."""
-    return [folder for package in added_packages().values() if (folder := package / "conf").is_dir()]
+def added_folders(name: Literal["conf", "experiments"]) -> list[Path]:
+    """Return the folders of added packages that are laid out as the repository's of this name."""
+    return [folder for package in added_packages().values() if (folder := package / name).is_dir()]

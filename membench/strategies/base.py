@@ -12,7 +12,7 @@ from membench.core.errors import UnsupportedStrategy, unknown
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import Mode, TaskGraph
 from membench.core.hardware.cost_model import CostModel
-from membench.core.packages import added_configurations
+from membench.core.packages import added_folders
 from membench.core.spelling import name_in
 from membench.core.targets import find_target
 from membench.planning.rewrites.micro_batch import GraphAt
@@ -105,7 +105,7 @@ def _of_this_package() -> Iterator[type[Strategy]]:
 
 def _of_added_packages() -> Iterator[type[Strategy]]:
     """Yield the classes that files of added packages name, in ``conf/strategy``."""
-    for folder in added_configurations():
+    for folder in added_folders("conf"):
         for path in sorted((folder / "strategy").glob("*.yaml")):
             made = find_target(read_options(path).get("_target_"), Strategy)
             if inspect.isclass(made) and issubclass(made, Strategy):

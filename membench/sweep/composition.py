@@ -14,7 +14,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
 from membench.core import configuration
-from membench.core.packages import added_configurations
+from membench.core.packages import added_folders
 from membench.core.record import Configuration, is_simulated
 from membench.sweep import model_source  # noqa: F401 (registers the source that conf/config.yaml names)
 
@@ -35,7 +35,7 @@ class AddedConfigurations(SearchPathPlugin):
     """Adds the files of added packages to those that Hydra composes from, by whichever command."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in added_configurations():
+        for folder in added_folders("conf"):
             search_path.append("membench", f"file://{folder}")
 
 

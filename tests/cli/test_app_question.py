@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,9 @@ def test_a_path_is_a_function_and_a_name_is_a_file() -> None:
 
 
 def test_a_prediction_is_that_of_the_command() -> None:
+    searched = replace(STEP, more="methods=pytorch,memonger budget=1GB")
+    assert searched.words_of_step() == STEP.words()
+    assert searched.command("joint").endswith("optimizer=sgd budget=1GB methods=joint")
     assert predicted(STEP).elements == predict.answer(predict.parse(STEP.words())).elements
 
 

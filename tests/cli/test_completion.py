@@ -10,7 +10,10 @@ import pytest
 from membench.cli.commands import COMMANDS
 from membench.cli.completion import completions
 from membench.cli.main import main
+from membench.cli.option_values import CHOICES
 from membench.core.configuration import ROOT, names
+from membench.planning.parallel.exchange import Exchange
+from membench.planning.rewrites.micro_batch import FASTEST, FITTED
 
 
 @pytest.mark.parametrize(
@@ -25,14 +28,26 @@ from membench.core.configuration import ROOT, names
         ("membench run strategy=epmc strategy.den", ["strategy.density="]),
         ("membench train data=co", ["coil100"]),
         ("membench measure models=lstm_s", ["lstm_speech"]),
-        ("membench calibrate device=k40", ["k40_modnn", "k40_vdnn", "k40c", "k40m"]),
+        ("membench calibrate device=", ["cuda"]),
         ("membench timeline --con", ["--config-dir"]),
-        ("membench run batch_size=", []),
+        ("membench run batch_size=", ["largest"]),
+        ("membench run rerun=", ["missing", "failed", "all"]),
+        ("membench predict precision=amp", ["amp_bf16", "amp_fp16"]),
+        ("membench predict breakdown=", ["true", "false"]),
+        ("membench frontier rerun=", ["missing", "all"]),
+        ("membench app show=t", ["true"]),
+        ("membench advise output=h", ["html"]),
+        ("membench run seed=", []),
         ("membench run nothing", []),
     ],
 )
 def test_the_words_that_may_end_a_line(line: str, words: list[str]) -> None:
     assert completions(line) == words
+
+
+def test_the_words_of_micro_batches_and_exchanges_are_those_that_planning_has() -> None:
+    assert set(CHOICES["exchange"]) == set(Exchange)
+    assert set(CHOICES["micro_batch"]) == {FITTED, FASTEST}
 
 
 def test_commands_are_offered_first_and_only_first() -> None:

@@ -45,7 +45,7 @@ class Precision(StrEnum):
                 f"precision is not {value}, which only weights have: quantize the module, on the command line by "
                 "model.quantization=bnb.nf4 or bnb.int8, and leave precision out"
             )
-        return choice([each for each in cls if each not in _OF_PRODUCTS], "precision", value)
+        return choice(OF_STEPS, "precision", value)
 
     @classmethod
     def of_dtype(cls, dtype: "torch.dtype") -> "Precision":
@@ -72,7 +72,8 @@ class Precision(StrEnum):
         return {Precision.AMP_BF16: torch.bfloat16, Precision.AMP_FP16: torch.float16}.get(self)
 
 
-_OF_PRODUCTS = frozenset({Precision.FP8, Precision.INT8})
+OF_STEPS = tuple(each for each in Precision if each not in (Precision.FP8, Precision.INT8))
+"""Precisions of steps; the others are of products alone."""
 _OF_WEIGHTS = frozenset({"int8", "int4", "nf4", "fp4"})
 
 

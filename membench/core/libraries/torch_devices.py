@@ -14,9 +14,11 @@ from torch._C import DispatchKey
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch._ops import OpOverload
 from torch.cuda import _POOL_HANDLE
+from torch.library import Library
 from torch.nn.attention import SDPBackend
 
 __all__ = [
+    "FUSED_ON_CUDA",
     "GraphPool",
     "MemoryRecorder",
     "attention_order",
@@ -24,9 +26,9 @@ __all__ = [
     "composite_kernel",
     "convolution_kernel",
     "cudnn_batch_norm_reserve_bytes",
-    "guard_cuda",
     "is_profiled",
     "keep_gpu_busy",
+    "stand_in_for_cuda",
     "torch_version",
 ]
 
@@ -71,15 +73,39 @@ _CUDA, _META = 1, 14
 _LIBRARY = {"linux": "libc10.so", "darwin": "libc10.dylib"}
 
 
+FUSED_ON_CUDA = ("_fused_rms_norm", "mish_backward", "silu_backward")
+"""Operators of torch that have a kernel on CUDA, and consist of others for a device that has none."""
+
+
 @cache
-def guard_cuda() -> None:
+def stand_in_for_cuda() -> Library | None:
     """Let a torch that was not built for CUDA take fake tensors that are on CUDA, as a build for CUDA does.
+
+    Returns:
+        What holds the kernels that it stands in for, which never run: autograd takes an operator apart, before anything
+        sees it, where its device has no kernel of it. None of a build for CUDA.
+    """
+    if torch.backends.cuda.is_built():
+        return None
+    _guard_cuda()
+    kernels = Library("aten", "IMPL")
+    for name in FUSED_ON_CUDA:
+        kernels.impl(name, _not_run, "CUDA")
+    return kernels
+
+
+def _not_run(*_: Any) -> None:
+    raise NotImplementedError("this torch was not built for CUDA")
+
+
+def _guard_cuda() -> None:
+    """Set what selects a device of CUDA.
 
     Methods of tensors, indexing among them, select the tensor's device first, for which such a build has nothing to
     call. `FakeTensorMode` replaces what is called by what does nothing (`c10::impl::ensureCUDADeviceGuardSet`) where
     there is no GPU, but only if there is something; so it gets that of the device `meta`.
     """
-    if torch.backends.cuda.is_built() or sys.platform not in _LIBRARY:
+    if sys.platform not in _LIBRARY:
         return
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBRARY[sys.platform]))
     guards = ctypes.c_void_p.in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")

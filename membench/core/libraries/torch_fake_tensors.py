@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from membench.core.libraries.torch_devices import guard_cuda
+from membench.core.libraries.torch_devices import stand_in_for_cuda
 
 DEVICE_OF = torch.ops.prim.device.default
 """The operator by which torch asks a tensor that is not on its storage's device where it is."""
@@ -31,7 +31,7 @@ def trace_fakes() -> FakeTensorMode:
 
     It keeps no shape function's result, for which it would describe each call: a trace keeps those of its own calls.
     """
-    guard_cuda()
+    stand_in_for_cuda()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     mode.cache_enabled = False
     return mode
@@ -60,7 +60,7 @@ def fake_tensor(
         if view_of is not None:
             meta.set_(view_of.untyped_storage(), offset, shape, stride)
         blank = _blank()
-        device = _normalized(device) if device.index is not None else FakeTensor._normalize_fake_device(device)
+        device = _normalized(device) if device.index is not None else _normalized.__wrapped__(device)
         made: FakeTensor = Tensor._make_subclass(
             FakeTensor, meta, requires_grad, dispatch_device=True, device_for_backend_keys=device
         )
@@ -68,13 +68,21 @@ def fake_tensor(
             torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
         else:
             torch._C._set_throw_on_mutable_data_ptr(made)
-        vars(made).update(blank, fake_mode=mode, _fake_device=device)
+        vars(made).update(blank, fake_mode=mode, **{_DEVICE: device})
         return made
     finally:
         del undispatched
 
 
-_normalized = cache(FakeTensor._normalize_fake_device)
+_DEVICE = "_fake_device" if hasattr(FakeTensor, "_normalize_fake_device") else "fake_device"
+"""The attribute with the device; the second is torch 2.11's, whose constructor also chooses the device's number."""
+
+
+@cache
+def _normalized(device: torch.device) -> torch.device:
+    """Return a device with its number, as the constructor of fake tensors chooses it."""
+    made: torch.device = vars(FakeTensor(FakeTensorMode(), torch.empty(0, device="meta"), device))[_DEVICE]
+    return made
 
 
 @cache
@@ -84,7 +92,7 @@ def _blank() -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(FakeTensor(mode, torch.empty(0, device="meta"), torch.device("cpu"))).items()
-        if name not in ("fake_mode", "_fake_device")
+        if name not in ("fake_mode", _DEVICE)
     }
 
 

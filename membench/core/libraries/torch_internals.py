@@ -334,8 +334,10 @@ masked_softmax: Callable[..., Tensor] = torch.ops.aten._masked_softmax.default
 autograd_has_threads: Callable[[], bool] = torch._C._is_multithreading_enabled
 """Return whether the backward pass of a GPU runs in a thread of its own."""
 
-allocator_settings: Callable[[], str] = torch._C._accelerator_getAllocatorSettings
-"""Return this process's settings of the caching allocator, as in ``PYTORCH_ALLOC_CONF``, empty if none."""
+allocator_settings: Callable[[], str] = getattr(torch._C, "_accelerator_getAllocatorSettings", str)
+"""Return this process's settings of the caching allocator, as in ``PYTORCH_ALLOC_CONF``, empty if none.
+
+Torch 2.11 cannot be asked; there it is always empty."""
 
 torch_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 """Return how many `TorchFunctionMode` are active in this thread."""

@@ -7,24 +7,29 @@
 
 Each experiment of experiments/<paper> becomes cells, and their records become results/<paper>/*.csv,
 results/SCOREBOARD.md and paper_figs/<paper>. Where there is a GPU, the paper's networks are measured on it too. Its
-cells are made of the files in conf/ alone. The results of a folder elsewhere are in that folder, without figures.
+cells are made of the files in conf/ alone. The results of a folder elsewhere are in that folder, without figures; those
+of a paper that an installed package adds are in outputs/papers.
 """
 
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from membench.cli.command_line import compose_checked
 from membench.cli.option_values import check_running
 from membench.cli.words import refuse_flags, split
-from membench.core.checks import COUNT, check
+from membench.core.checks import COUNT, check, choice
 from membench.core.configuration import ROOT
+from membench.core.document import Table
 from membench.core.errors import MembenchError
 from membench.core.files import shown
 from membench.core.hardware.device import file_name
+from membench.core.packages import added_folders
 from membench.core.record import Configuration, Record
+from membench.core.result import Output, print_answer
 from membench.core.tables import read_csv
 from membench.core.terminal import show
 from membench.lab.cli.trainings import compose_trainings, find_trainings
@@ -62,6 +67,7 @@ class Options:
     rerun: Rerun
     dry_run: bool
     strict: bool
+    output: Output
     tracking: Tracking
 
     @property
@@ -72,6 +78,8 @@ class Options:
     @property
     def results(self) -> Path:
         """The folder for its results, and those of the papers beside it."""
+        if self.paper.parent in added_folders("experiments"):  # whose folder is pip's
+            return Path("outputs", "papers").resolve()
         return RESULTS if self.is_here else self.paper / RESULTS.name
 
 
@@ -88,12 +96,23 @@ def parse(words: Sequence[str]) -> Options:
     values["paper"] = folder_of(values["paper"], EXPERIMENTS)
     check(COUNT, workers=values["workers"])
     check_running(values)
+    values["output"] = choice(Output, "output", values["output"])
     typed = {"rerun": Rerun(values["rerun"]), "tracking": Tracking(**values["tracking"])}
     return Options(**values | typed)
 
 
 def run(options: Options) -> int:
     """Reproduce the paper, or list its cells in a dry run, and return the exit code."""
+    if options.output is Output.TEXT:
+        return _run(options)
+    with redirect_stdout(sys.stderr):
+        code = _run(options)
+    rows = [] if options.dry_run else read_csv(options.results / options.paper.name / "scoreboard.csv")
+    print_answer(options.output, [Table.of(rows)], rows=rows)
+    return code
+
+
+def _run(options: Options) -> int:
     if not options.dry_run:
         check_tracking(options.tracking)
     paper, results = load_paper(options.paper), options.results
@@ -111,7 +130,7 @@ def run(options: Options) -> int:
         records, numbers = reproduce(paper, cells, execution, results)
         if options.sensitivity:
             vary(options.paper, numbers, execution, results)
-    drawn = _draw(paper.name) if options.is_here else 0
+    drawn = _draw(paper.name, options.output) if options.is_here else 0
     logged = _log(options, cells, records, numbers)
     made = _distinct(records.values())
     show(closing_summary(made, numbers, read_closeness(results / paper.name), logged, options))
@@ -210,9 +229,11 @@ def _distinct(records: Iterable[Record]) -> list[Record]:
     return list({record.configuration_hash: record for record in records}.values())
 
 
-def _draw(paper: str) -> int:
+def _draw(paper: str, output: Output) -> int:
     """Draw a paper's figures and the overview of all papers, and return the exit code."""
-    return subprocess.run([sys.executable, "-m", "paper_figs", paper], cwd=ROOT, check=False).returncode
+    command = [sys.executable, "-m", "paper_figs", paper]
+    stdout = None if output is Output.TEXT else subprocess.DEVNULL
+    return subprocess.run(command, cwd=ROOT, check=False, stdout=stdout).returncode
 
 
 def closing_summary(

@@ -4,22 +4,28 @@
     membench train layrub          the trainings of a paper, experiments/layrub/trainings.yaml
 
 The first writes ``training.csv`` (a row for each seed and epoch) and ``training.jsonl`` (records with provenance) to
-``output``, the second to results/<paper>. A run with a record there is not run again. Exits with 1 if a run failed.
+``folder``, the second to results/<paper>. A run with a record there is not run again. Exits with 1 if a run failed.
 --config-dir FOLDER adds your own files to those of conf/, as in `membench run`.
 """
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 from membench.cli.commands import groups_of
 from membench.cli.option_values import built, check_built
-from membench.cli.words import in_own_words, refuse_flags, split, take_config_dir
+from membench.cli.words import FLAG, in_own_words, refuse_flags, split, take_config_dir
 from membench.core.configuration import ROOT, instantiate
+from membench.core.document import Table
 from membench.core.errors import MembenchError, near
 from membench.core.files import shown
 from membench.core.record import Outcome
+from membench.core.result import Output, print_answer
+from membench.core.tables import read_csv
 from membench.lab.cli.trainings import Training, compose_training, compose_trainings, find_trainings, run_trainings
 from membench.lab.papers.reading.loader import known_papers, read_trainings
 
@@ -28,8 +34,9 @@ from membench.lab.papers.reading.loader import known_papers, read_trainings
 class Options:
     """The trainings to run, and the folder that their curves and records go to."""
 
-    trainings: tuple[Training, ...]
-    directory: Path
+    trainings: Annotated[tuple[Training, ...], FLAG]
+    directory: Annotated[Path, FLAG]
+    output: Output = Output.TEXT
 
 
 def parse(words: Sequence[str]) -> Options:
@@ -38,8 +45,8 @@ def parse(words: Sequence[str]) -> Options:
     refuse_flags(words)
     papers, _ = split(words)
     if not papers:
-        training, directory = compose_training(in_own_words(words, groups_of("train"), own), own=own)
-        return Options((training,), directory)
+        training, directory, output = compose_training(in_own_words(words, groups_of("train"), own), own=own)
+        return Options((training,), directory, output)
     experiments = ROOT / "experiments"
     known = [name for name in known_papers(experiments) if (experiments / name / "trainings.yaml").exists()]
     if len(words) > 1 or papers[0] not in known:
@@ -57,8 +64,12 @@ def run(options: Options) -> int:
     for training in options.trainings:
         if training.name not in complete:
             _check(training)
-    made = run_trainings(options.trainings, directory)
-    print(f"curves in {shown(directory / 'training.csv')}, records in {shown(directory / 'training.jsonl')}")
+    with redirect_stdout(sys.stdout if options.output is Output.TEXT else sys.stderr):
+        made = run_trainings(options.trainings, directory)
+        print(f"curves in {shown(directory / 'training.csv')}, records in {shown(directory / 'training.jsonl')}")
+    if options.output is not Output.TEXT:
+        rows = read_csv(directory / "training.csv")
+        print_answer(options.output, [Table.of(rows)], rows=rows)
     return int(any(record.outcome is not Outcome.OK for records in made.values() for record in records))
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from membench.cli.command_line import compose_checked
 from membench.cli.option_values import Values, check_size
-from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, WHOLE, Requirement, check
+from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, WHOLE, Requirement, check, choice
 from membench.core.configuration import method_of
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration, Outcome, Record, is_simulated
+from membench.core.result import Output
 from membench.core.tables import write_csv
 from membench.lab.training.curves import comparison_table, curve_table, describe_run, describe_training
 from membench.lab.training.log import RunLog
@@ -38,12 +39,15 @@ class Training:
     target_accuracy: float
 
 
-def compose_training(words: Sequence[str], name: str = "", *, own: Path | None = None) -> tuple[Training, Path]:
-    """Return the training that ``option=value`` words describe, refusing invalid values, and the folder for its files.
+def compose_training(words: Sequence[str], name: str = "", *, own: Path | None = None) -> tuple[Training, Path, Output]:
+    """Return the training that ``option=value`` words describe, the folder for its files, and the form of the answer.
 
     Args:
         name: by default made of the options.
         own: see `hydra_composition`.
+
+    Raises:
+        MembenchError: a value is invalid.
     """
     with hydra_composition(own):
         values = compose_checked("train", words)
@@ -56,7 +60,8 @@ def compose_training(words: Sequence[str], name: str = "", *, own: Path | None =
     model, data = values["model"]["name"], values["data"]["_target_"].rpartition(".")[2]
     batch, epochs = f"batch {values['batch_size']}", f"{values['epochs']} epochs"
     title = name or f"{model} on {data}, {batch}, {method_of(values)}, {epochs}"
-    return Training(title, tuple(runs), values["target_accuracy"]), Path(values["output"])
+    output = choice(Output, "output", values["output"])
+    return Training(title, tuple(runs), values["target_accuracy"]), Path(values["folder"]), output
 
 
 def compose_trainings(options: Mapping[str, Mapping[str, Any]]) -> list[Training]:

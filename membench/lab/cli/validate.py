@@ -13,13 +13,15 @@ Writes results/validation: a table for each data set, with a line for each row; 
 results/league of data sets whose rows others have predicted too, and the intervals of predictions, conf/intervals.yaml.
 Draws paper_figs/validation. A prediction is kept in outputs/records/validation
 and made again when the code or a constant that decides it has changed; those of data sets that are not named are taken
-from their tables. Needs a checkout of the repository, and timm and transformers: pip install 'membench[zoo,tuning]'.
+from their tables. A data set of an installed package runs where it is named, and its table is in outputs/validation.
+Needs a checkout of the repository, and timm and transformers: pip install 'membench[zoo,tuning]'.
 """
 
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from membench.cli.operators import operator_elements
@@ -29,6 +31,7 @@ from membench.core.configuration import ROOT
 from membench.core.document import Element, Facts, Table
 from membench.core.errors import MembenchError
 from membench.core.files import shown
+from membench.core.packages import added_folders
 from membench.core.terminal import show
 from membench.steps.predicted.intervals import INTERVALS
 
@@ -44,10 +47,16 @@ LEAGUE = ROOT / "results" / "league"
 RECORDS = ROOT / "outputs" / "records" / "validation"
 
 
-def _read_dataset(name: str, text: str) -> str:
+def _folders() -> dict[str, Path]:
+    """Return the folder of each data set by its name, those of added packages first; a name of ours is ours."""
     from membench.lab.validation.dataset import known_datasets
 
-    return choice(known_datasets(DATASETS), name, text)
+    added = [folder / DATASETS.name for folder in added_folders("experiments")]
+    return {name: folder for folder in [*added, DATASETS] for name in known_datasets(folder)}
+
+
+def _read_dataset(name: str, text: str) -> str:
+    return choice(_folders(), name, text)
 
 
 def _read_row(_: str, text: str) -> int:
@@ -93,8 +102,8 @@ def run(options: Options) -> int:
     from membench.lab.validation.dataset import known_datasets, load_dataset
     from membench.lab.validation.errors import summaries
 
-    known = known_datasets(DATASETS)
-    datasets = [load_dataset(DATASETS, name) for name in options.dataset or known]
+    known, folders = known_datasets(DATASETS), _folders()
+    datasets = [load_dataset(folders[name], name) for name in options.dataset or known]
     if options.row is not None:
         show(_of_row(datasets[0], options.row))
         return 0
@@ -103,6 +112,11 @@ def run(options: Options) -> int:
     compared = _compared(datasets, options)
     show([_table([line for data, rows in compared for line in summaries(data, rows)])])
     if options.rows is not None or options.leave_out:
+        return 0
+    if added := [(data, rows) for data, rows in compared if data.name not in known]:
+        _write_added(added)
+    compared = [each for each in compared if each not in added]
+    if not compared:
         return 0
     names = [data.name for data in datasets]
     others = [name for name in known if name not in names and (RESULTS / f"{name}.csv").exists()]
@@ -145,6 +159,16 @@ def _write(compared: "Sequence[tuple[DataSet, Sequence[Comparison]]]") -> None:
     write_page(compared, found, RESULTS)
     write_league(compared, LEAGUE)
     write_intervals(compared, INTERVALS)
+
+
+def _write_added(compared: "Sequence[tuple[DataSet, Sequence[Comparison]]]") -> None:
+    """Write the tables of data sets that packages add; they take no part in intervals and pages of the repository."""
+    from membench.lab.validation.tables import write_rows
+
+    folder = Path("outputs", "validation")
+    for data, rows in compared:
+        write_rows(data, rows, folder)
+    print(f"every row of added data sets in {shown(folder)}")
 
 
 def _leaving_out(card: str, datasets: "Sequence[DataSet]") -> "list[DataSet]":

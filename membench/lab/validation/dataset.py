@@ -90,7 +90,7 @@ def load_dataset(folder: Path, name: str) -> DataSet:
             title=options["title"],
             source=options["source"],
             rows=rows,
-            fitted=tuple(read_options(folder / FITTED).get(name, ())),
+            fitted=tuple(read_options(fitted).get(name, ())) if (fitted := folder / FITTED).exists() else (),
             notes=tuple(options.get("notes", ())),
             peers=tuple(Peer(**each) for each in options.get("peers", ())),
             knew=options.get("knew", ""),

@@ -98,6 +98,16 @@ def test_an_operator_without_a_kernel_of_cuda_has_its_parts() -> None:
     assert devices.composite_kernel(torch.ops.aten.mm.default) is None
 
 
+def test_a_build_for_cuda_has_the_kernels_without_which_operators_are_taken_apart() -> None:
+    """Others than these are the same for fake tensors on CUDA, whether torch was built for it or not."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    devices.stand_in_for_cuda()
+    for name in torch._C._dispatch_get_all_op_names():
+        if name.startswith("aten::") and has_kernel(name, "CompositeImplicitAutograd") and has_kernel(name, "CUDA"):
+            assert name.removeprefix("aten::") in devices.FUSED_ON_CUDA
+    assert all(has_kernel(f"aten::{name}", "CUDA") for name in devices.FUSED_ON_CUDA)
+
+
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="needs a torch that was not built for CUDA")
 def test_a_torch_without_cuda_indexes_and_copies_fake_tensors_on_cuda() -> None:
     with trace_fakes() as mode:

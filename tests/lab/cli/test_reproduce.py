@@ -108,7 +108,7 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
         (
             ["layrub", "speed=3"],
             "option 'speed' is not known; there are: tracking, time_limit_s, rerun, dry_run, strict, paper, workers, "
-            "sensitivity",
+            "output, sensitivity",
         ),
     ],
 )

@@ -22,7 +22,7 @@ SMALL = ["train", "model=digits_cnn", "epochs=1", "batch_size=512", "seeds=[4,5]
 def test_trains_each_seed_once_and_writes_curves_and_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*SMALL, "strategy=layrub_hybrid", f"output={tmp_path}"]
+    words = [*SMALL, "strategy=layrub_hybrid", f"folder={tmp_path}"]
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("digits_cnn on digits, batch 512, layrub_hybrid, 1 epochs\n  seed 4  loss ")
@@ -33,13 +33,14 @@ def test_trains_each_seed_once_and_writes_curves_and_records(
     records = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
     assert [record["configuration"]["recipe"]["seed"] for record in records] == [4, 5]
     assert all({"commit", "clean", "versions", "time", "device"} <= record["provenance"].keys() for record in records)
-    assert main(words) == 0  # what has a record is not run again
-    assert "seed 4" not in capsys.readouterr().out
+    assert main([*words, "output=json"]) == 0  # what has a record is not run again
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["seed"], row["epoch"]) for row in rows] == [("4", "1"), ("5", "1")]
     assert len((tmp_path / "training.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_failed_run_is_a_record_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL, "budget='20 KB'", f"output={tmp_path}"]) == 1
+    assert main([*SMALL, "budget='20 KB'", f"folder={tmp_path}"]) == 1
     printed = capsys.readouterr().out
     assert "seed 4  infeasible: a budget of 20.0 KB is too small" in printed
     assert "no run succeeded" in printed
@@ -50,7 +51,7 @@ def test_the_trained_network_is_tested_again_within_limits(tmp_path: Path, capsy
     """mmCNN's Table 1 on one of its own data sets, from files in the layout in which that is distributed."""
     write_cifar10(tmp_path)
     words = ["train", "model=small_alexnet", "data=cifar10", f"data.root={tmp_path}", "model.input_shape=[3,32,32]"]
-    words += ["batch_size=5", "epochs=1", "seeds=[0]", "inference_budgets=[12 MB, 1 KB]", f"output={tmp_path}"]
+    words += ["batch_size=5", "epochs=1", "seeds=[0]", "inference_budgets=[12 MB, 1 KB]", f"folder={tmp_path}"]
     assert main(words) == 1
     [record] = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
     assert record["outcome"] == "infeasible" and "1.0 KB is too small" in record["reason"]
@@ -68,14 +69,14 @@ def test_the_trained_network_is_tested_again_within_limits(tmp_path: Path, capsy
 
 def test_records_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    assert main([*SMALL, f"output={tmp_path}/file"]) == 2  # before anything is trained
+    assert main([*SMALL, f"folder={tmp_path}/file"]) == 2  # before anything is trained
     assert capsys.readouterr().err.startswith(f"membench train: {tmp_path}/file")
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_training_that_is_killed_keeps_its_finished_seeds(end: signal.Signals, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "membench", *SMALL[:-1], "seeds=[4,5,6]", "epochs=5", "output=made"]
+    command = [sys.executable, "-m", "membench", *SMALL[:-1], "seeds=[4,5,6]", "epochs=5", "folder=made"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     # a job in the background ignores Ctrl-C, which the training would inherit
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -28,6 +28,7 @@ from typing import Any
 
 from membench.core.configuration import read_options
 from membench.core.errors import MembenchError, unknown
+from membench.core.packages import added_folders
 from membench.core.record import LARGEST
 from membench.core.units import PRINTED_UNITS
 from membench.lab.papers.reading.experiment import (
@@ -78,16 +79,16 @@ def known_papers(experiments: Path) -> list[str]:
 
 
 def folder_of(word: str, experiments: Path) -> Path:
-    """Return the folder of a paper: one of ``experiments`` by its name, or any folder by its path.
+    """Return the folder of a paper: one of ``experiments`` or of an added package by its name, or any by its path.
 
     Modules in a folder elsewhere are imported by its name, as ``my_paper.metrics.step_metrics``.
 
     Raises:
         MembenchError: there is no such paper; lists the known ones.
     """
-    known = known_papers(experiments)
+    known = {name: each / name for each in [*added_folders("experiments"), experiments] for name in known_papers(each)}
     if word in known:
-        return experiments / word
+        return known[word]
     folder = Path(word).resolve()
     if not (folder / _PAPER).is_file():
         raise MembenchError(f"{unknown('paper', word, known)}; or name a folder with {_PAPER}")
