@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from membench.capture.operators.attention import computed_share
+from membench.capture.operators.attention import computed_share, with_all_heads
 from membench.capture.operators.lstm import LAYER, LAYER_BACKWARD, lstm_operations
 from membench.capture.operators.triton_launches import unread_arguments
 from membench.core.graph.convolution import Convolution
@@ -321,7 +321,7 @@ def floating_point_operations(operator: OpOverload, args: tuple[Any, ...], kwarg
     formula = flop_registry.get(operator.overloadpacket)
     if formula is not None:
         with no_dispatch():  # a formula may read lengths from a tensor with data
-            operations = int(formula(*args, **kwargs, out_val=output))
+            operations = int(formula(*with_all_heads(operator, args), **kwargs, out_val=output))
         return round(computed_share(operator, args, kwargs) * operations)
     name = operator_name(operator)
     if name in (LAYER, LAYER_BACKWARD):

@@ -78,16 +78,40 @@ def computed_share(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str
     Args:
         args, kwargs: arguments of the call; queries and keys are (samples, heads, length, head size).
     """
-    if "scaled_dot_product" not in str(operator) or operator.overloadpacket is unfused_attention:
+    if not _is_fused(operator):
         return 1.0
-    names = [argument.name for argument in operator_schema(operator).arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given = {**dict(zip(_names(operator), args, strict=False)), **kwargs}
     if not given.get("is_causal", False):
         return 1.0
     queries, keys = given["query"].shape[2], given["key"].shape[2]
     firsts = range(0, queries, _BLOCK)
     computed = sum(min(_BLOCK, queries - first) * min(keys, first + _BLOCK) for first in firsts)
     return computed / (queries * keys)
+
+
+def with_all_heads(operator: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a call's arguments in which keys and values of attention, without data, have the queries' heads.
+
+    Operations are counted by shapes, and the formulas of torch 2.11 refuse fewer heads.
+    """
+    names = _names(operator) if _is_fused(operator) else []
+    if not {"query", "key", "value"} <= set(names[: len(args)]):
+        return args
+    heads = args[names.index("query")].shape[1]
+
+    def widened(given: Tensor) -> Tensor:
+        return torch.empty((given.shape[0], heads, *given.shape[2:]), device="meta")
+
+    given = zip(names, args, strict=False)
+    return tuple(widened(each) if name in ("key", "value") else each for name, each in given)
+
+
+def _is_fused(operator: OpOverload) -> bool:
+    return "scaled_dot_product" in str(operator) and operator.overloadpacket is not unfused_attention
+
+
+def _names(operator: OpOverload) -> list[str]:
+    return [argument.name for argument in operator_schema(operator).arguments]
 
 
 def _padded(tensor: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import membench
 from membench.capture.gpu.virtual_gpu import AnyGpu
-from membench.capture.operators.attention import attention, computed_share
+from membench.capture.operators.attention import attention, computed_share, with_all_heads
 from membench.capture.operators.attention_kernels import AttentionCall, AttentionKernel, attention_kernel
 from membench.core.errors import MembenchError
 from membench.core.libraries.torch_devices import torch_version
@@ -164,6 +164,14 @@ def test_the_unfused_formula_computes_all_scores() -> None:
     query = torch.empty(1, 1, 1024, 64, device="meta")
     arguments = (query, query, query, None, 0.0, True)
     assert computed_share(unfused_attention.default, arguments, {}) == 1
+
+
+def test_keys_are_counted_for_each_head_of_the_queries() -> None:
+    query, key, value = (torch.empty(2, heads, length, 8) for heads, length in ((6, 5), (3, 7), (3, 7)))
+    counted = with_all_heads(flash_attention.default, (query, key, value, 0.0, True))
+    assert [tuple(each.shape) for each in counted[:3]] == [(2, 6, 5, 8), (2, 6, 7, 8), (2, 6, 7, 8)]
+    assert counted[3:] == (0.0, True)
+    assert with_all_heads(torch.ops.aten.mm.default, (query, key)) == (query, key)
 
 
 class Attention(nn.Module):
