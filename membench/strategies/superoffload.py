@@ -26,6 +26,7 @@ Not `ratel`, which moves weights and activations as well.
 from itertools import accumulate
 
 from membench.core.checks import SHARE, check
+from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import Phase, Role, Task, TaskGraph
 from membench.core.hardware.cost_model import CostModel
@@ -90,8 +91,13 @@ def _divided(graph: TaskGraph, host_share: float) -> TaskGraph:
     """Return the graph whose host updates a share of the weights, those whose gradients are complete first.
 
     Raises:
-        UnsupportedStrategy: see `states_on_host`.
+        UnsupportedStrategy: processes divide the update between them; and see `states_on_host`.
     """
+    if any(task.collective for task in graph.tasks if task.phase is Phase.UPDATE):
+        raise UnsupportedStrategy(
+            "superoffload divides an update between host and device, which processes have divided between them; leave "
+            "partition_optimizer out, or choose zero_offload"
+        )
     moved = states_on_host(graph)
     written = {block: task.index for task in graph.tasks if task.phase is not Phase.UPDATE for block in task.writes}
 

@@ -61,6 +61,7 @@ def test_operations_are_those_of_four_passes(offloading: Paper) -> None:
     assert operations_per_s(offloading, cell, replace(record, outcome=Outcome.OUT_OF_MEMORY)) is None
 
 
+@pytest.mark.slow
 def test_the_largest_model_fills_host_memory(offloading: Paper) -> None:
     """With 12 bytes a weight: it, both averages, and its gradient until the update."""
     entry = offloading.models["Llama 2 70B, deeper"]

@@ -9,7 +9,7 @@ from torch import nn
 import membench
 from membench.capture.capture import capture
 from membench.core import configuration
-from membench.core.errors import MembenchError
+from membench.core.errors import MembenchError, UnsupportedStrategy
 from membench.core.graph.schedule import Compute, Prefetch, Schedule
 from membench.core.graph.task_graph import Phase, Role
 from membench.core.hardware.cluster import Cluster
@@ -106,6 +106,11 @@ def test_methods_leave_the_weights_of_other_ranks_on_the_device(strategy: str) -
     moved = {b for task in schedule.graph.tasks if task.on_host for b in task.writes}
     assert {blocks[b].name for b in moved if blocks[b].role is Role.WEIGHT} <= at_home
     assert moved or strategy not in OFFLOADING
+
+
+def test_an_update_is_not_divided_between_processes_and_between_host_and_device() -> None:
+    with pytest.raises(UnsupportedStrategy, match="leave partition_optimizer out, or choose zero_offload"):
+        planned("superoffload", partition_optimizer=True)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
