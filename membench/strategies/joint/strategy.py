@@ -47,7 +47,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from membench.core.checks import SWITCH, check
-from membench.core.errors import MembenchError
+from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.graph.schedule import Schedule
 from membench.core.graph.task_graph import TaskGraph
 from membench.core.hardware.cost_model import CostModel
@@ -175,7 +175,7 @@ class Joint(Strategy):
         from membench.planning.choices.emit import emit
 
         for share in DEFERRED_SHARES if plan.problem.host_s else ():
-            with suppress(MembenchError):
+            with suppress(InfeasibleSchedule, UnsupportedStrategy):
                 yield emit(self.name, plan, budget_bytes, deferred_share=share)
 
 
