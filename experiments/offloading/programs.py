@@ -22,28 +22,23 @@ _TOKENS = 128
 
 
 class Decoder(nn.Module):
-    """A decoder of transformers'; called with tokens (batch, length), it returns parts of the logits."""
+    """A decoder of transformers' with its head and its loss in parts."""
 
     def __init__(self, model_type: str, **options: Any) -> None:
         super().__init__()
         made: Any = network(model_type, **options)
         self.decoder, self.head = made.model, made.lm_head
 
-    def forward(self, tokens: Tensor) -> list[Tensor]:
-        """Return logits (batch, 128, vocabulary) of consecutive tokens, in the weights' dtype."""
-        features = self.decoder(input_ids=tokens).last_hidden_state
-        return [self.head(part) for part in features.split(_TOKENS, dim=1)]
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Any:
+        """Return the mean cross entropy of all tokens as the loss of an output: tokens and labels (batch, length)."""
+        from transformers.modeling_outputs import CausalLMOutput
 
-
-class TokenLoss(nn.Module):
-    """Cross entropy of logits in parts."""
-
-    def forward(self, logits: list[Tensor], targets: Tensor) -> Tensor:
-        """Return the mean over all tokens: parts of logits (batch, 128, vocabulary), targets (batch, length)."""
-        total = torch.zeros((), device=targets.device)
-        for part, labels in zip(logits, targets.split(_TOKENS, dim=1), strict=True):
-            total = total + functional.cross_entropy(part.flatten(0, 1), labels.flatten(), reduction="sum")
-        return total / targets.numel()
+        features = self.decoder(input_ids=input_ids).last_hidden_state
+        total = torch.zeros((), device=labels.device)
+        for part, targets in zip(features.split(_TOKENS, dim=1), labels.split(_TOKENS, dim=1), strict=True):
+            logits = self.head(part)
+            total = total + functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        return CausalLMOutput(loss=total / labels.numel())
 
 
 class CpuAdam(MasterAdam):

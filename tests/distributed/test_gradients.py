@@ -14,7 +14,7 @@ from tests.helpers.steps.variants import COMBINED_STRATEGIES
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.slow]
 PROCESSES = 2
-KEEP_SUMS_ON_HOST = ("greedysnake", "megatrain", "ratel", "superoffload", "zero_infinity", "zero_offload")
+KEEP_SUMS_ON_HOST = ("greedysnake", "megatrain", "ratel", "zero_infinity", "zero_offload")
 REFUSED = {(name, Exchange.AT_END, "in micro-batches") for name in KEEP_SUMS_ON_HOST}
 """Sums of gradients are in host memory by the end of these steps."""
 ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
