@@ -28,11 +28,11 @@ $(STAMP): pyproject.toml constraints.txt
 test: $(STAMP)  ## run the tests that are not slow and need no GPU
 	$(TEST)
 
-test-slow: $(STAMP)  ## run the tests that need seconds each; `make test` and these are what CI runs
-	$(TEST) -m 'slow and not exhaustive and not emulated and not cuda and not slurm'
+test-slow: $(STAMP)  ## run the tests that need seconds each, but for those of `make test-accelerator`
+	$(TEST) -m 'slow and not accelerator and not exhaustive and not emulated and not cuda and not slurm'
 
-test-exhaustive: $(STAMP)  ## run all options on all networks, deep networks and longer trainings (hours)
-	$(TEST) -m 'exhaustive and not emulated and not cuda and not slurm'
+test-exhaustive: $(STAMP)  ## run all options on all networks, deep networks, longer trainings, slow tests of the contract on the CPU (hours)
+	$(TEST) -m '(exhaustive or (slow and accelerator)) and not emulated and not cuda and not slurm'
 
 test-accelerator: $(STAMP)  ## run the contract on an emulated GPU, whose streams are threads; needs a C++ compiler
 	@if command -v c++ >/dev/null; then \
