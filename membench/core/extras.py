@@ -35,7 +35,7 @@ def require(extra: str, what: str) -> None:
     of_extra = {name: module for each in (extra, *WITH.get(extra, ())) for name, module in PACKAGES[each].items()}
     missing = sorted(name for name, module in of_extra.items() if not _is_installed(module))
     if missing:
-        raise MembenchError(f"{what} needs {' and '.join(missing)}: pip install 'membench[{extra}]'")
+        raise MembenchError(f"{what} needs {', '.join(missing)}: pip install 'membench[{extra}]'")
 
 
 def _is_installed(module: str) -> bool:

@@ -27,5 +27,5 @@ def test_a_missing_package_is_one_sentence_with_the_extra(monkeypatch: pytest.Mo
     with pytest.raises(MembenchError, match=r"^a DataFrame needs pandas: pip install 'membench\[dataframes\]'$"):
         require("dataframes", "a DataFrame")
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MembenchError, match=r"^it needs pandas and wandb: pip install 'membench\[wandb\]'$"):
+    with pytest.raises(MembenchError, match=r"^it needs pandas, wandb: pip install 'membench\[wandb\]'$"):
         require("wandb", "it")
