@@ -22,7 +22,7 @@ install: $(STAMP)  ## make .venv with the exact versions of constraints.txt
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,launchers,loops,tuning,zoo]'
+	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 test: $(STAMP)  ## run the tests that are not slow and need no GPU

@@ -1,6 +1,7 @@
-"""The README and the links in the wheel's metadata, which are read where the repository's files are not.
+"""The README, the links and the author in the wheel's metadata, which are read where the repository's files are not.
 
-REPOSITORY_URL, which CI sets, is the repository's address; the project's files do not state one.
+REPOSITORY_URL, which CI sets, is the repository's address, and AUTHOR_EMAIL one at which its authors are reached; the
+project's files state neither.
 """
 
 import os
@@ -34,4 +35,6 @@ class ReadmeAndLinks(MetadataHookInterface):
         page = f"{repository}/blob/v{metadata['version']}" if repository else ""
         text = away_from_home((Path(self.root) / "README.md").read_text(), page)
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
+        address = os.environ.get("AUTHOR_EMAIL", "")
+        metadata["authors"] = [{"name": "membench developers", **({"email": address} if address else {})}]
         metadata["urls"] = {"Source": repository, "Changes": f"{page}/CHANGELOG.md"} if repository else {}

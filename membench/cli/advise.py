@@ -45,6 +45,7 @@ from membench.cli.assumptions import assumptions
 from membench.cli.command_line import compose_step, words_of_one_step
 from membench.cli.words import FLAG, NameIn, read_positive, take_options
 from membench.core.errors import MembenchError
+from membench.core.extras import require
 from membench.core.files import shown, write_whole
 from membench.core.hardware.device import file_name
 from membench.core.record import Configuration
@@ -110,6 +111,8 @@ def parse(words: Sequence[str]) -> Options | ClusterOptions:
     composed = compose_step("advise", described, own, {"framework": "pytorch", "strategy": "pytorch"})
     tracking = Tracking(**resolved(composed.tracking))
     check_tracking(tracking)
+    if options.get("output") == _PAGE:
+        require("figures", "output=html")
     return Options(cell_configuration(composed), tracking, tuple(words), **options)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from membench.cli.words import read_options, refuse_flags
-from membench.core.errors import MembenchError
+from membench.core.extras import require
 
 ADDRESS = "127.0.0.1"
 
@@ -38,10 +38,9 @@ def run(options: Options) -> int:
     Raises:
         MembenchError: the package that makes the page is not installed.
     """
-    try:
-        import panel
-    except ImportError as error:
-        raise MembenchError("the page is made with Panel; run: pip install 'membench[app]'") from error
+    require("app", "the page")
+    import panel
+
     from membench.cli.app_page import page
 
     panel.serve(page, address=ADDRESS, port=options.port, show=options.show, title="membench")

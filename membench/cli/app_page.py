@@ -121,7 +121,8 @@ class View:
 
     def _question(self) -> Question:
         self._asked = Question(
-            self._model.value, self._place.value, self._nodes.value, self._batch_size.value, self._precision.value,
+            self._model.value or "",  # None while something else is typed in place of what was there
+            self._place.value, self._nodes.value, self._batch_size.value, self._precision.value,
             self._optimizer.value, self._checkpointing.value, self._more.value,
         )  # fmt: skip
         return self._asked

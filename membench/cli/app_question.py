@@ -60,7 +60,7 @@ class Question:
         """Return the words that ask it.
 
         Raises:
-            MembenchError: a file cannot be read, or has no type of model.
+            MembenchError: no network is named, or a file cannot be read or has no type of model.
         """
         place = [f"cluster={self.place}", f"nodes={self.nodes}"] if self.is_of_cluster else [f"device={self.place}"]
         return [*_of_model(self.model), *place, *self._of_step(), *shlex.split(self.more)]
@@ -90,6 +90,8 @@ class Question:
 
 
 def _of_model(model: str) -> list[str]:
+    if not model:
+        raise MembenchError("name a network, such as gpt2")
     if model.endswith(".json"):
         return _of_config(Path(model))
     is_path = "." in model and "/" not in model

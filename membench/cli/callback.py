@@ -11,10 +11,11 @@ from omegaconf import DictConfig
 
 from membench.cli.main import exit_code
 from membench.core.errors import MembenchError
-from membench.core.files import shown, write_whole
+from membench.core.files import shown
 from membench.core.libraries.launched import launched
 from membench.core.record import Configuration, Record
-from membench.core.result import Output, as_csv, print_answer
+from membench.core.result import Output, print_answer
+from membench.core.tables import write_rows
 from membench.core.terminal import show
 from membench.sweep.composition import resolved
 from membench.sweep.processes.worker import Workers
@@ -87,7 +88,7 @@ def _print_table(config: DictConfig, sweep: Path, records: list[Record | None], 
     """Write the table of a sweep into its folder, and print it."""
     found = rows(made)
     table = sweep / TABLE
-    write_whole(table, as_csv(found) + "\n")
+    write_rows(found, table)
     ranked = ranking(made) if len(made) > 1 else []
     print_answer(Output(config.output), [*ranked, *totals(records), f"table: {shown(table)}"], rows=found)
 

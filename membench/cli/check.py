@@ -16,8 +16,10 @@ from importlib import import_module
 from typing import Annotated
 
 from membench.cli.words import FLAG, read_options, refuse_flags, split
+from membench.core.configuration import IS_INSTALLED
 from membench.core.document import Table
 from membench.core.errors import MembenchError
+from membench.core.extras import require
 from membench.core.result import Output, print_answer
 
 
@@ -38,6 +40,8 @@ def parse(words: Sequence[str]) -> Options:
     """Return the options that the words are."""
     refuse_flags(words, known=())
     bare, options = split(words)
+    if not IS_INSTALLED:
+        require("lab", "membench check in a clone")
     if len(bare) != 1:
         raise MembenchError("name one package, as in: membench check my_package")
     return Options(bare[0], **read_options(options, Options))
@@ -48,7 +52,6 @@ def run(options: Options) -> int:
     from membench.conformance.networks import NETWORKS, OF_EVERY_KIND
     from membench.conformance.package import check_package
     from membench.core.checks import choice
-    from membench.core.configuration import IS_INSTALLED
 
     networks = [choice(NETWORKS, "networks", name) for name in options.networks] or OF_EVERY_KIND
     found = list(check_package(options.package, networks))

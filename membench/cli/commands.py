@@ -33,6 +33,9 @@ COMMANDS = {
 LABORATORY = ("train", "reproduce", "validate", "fit")
 """Those of `membench.lab`, which only a clone of the repository has."""
 
+LABORATORY_COMMANDS = "membench.lab.cli"
+"""The package of their modules."""
+
 _PAPER = "paper="
 """Begins the word by which `run` is of a paper."""
 _OF_SWEEPS = ("dry_run", "metrics", "objective", "output", "paper", "records", "strict", "time_limit_s")
@@ -61,7 +64,7 @@ def module_of(command: str, words: Sequence[str] = ()) -> str:
         return f"membench.cli.{command}"
     if IS_INSTALLED:
         raise MembenchError("this command reads papers and published measurements; run it in a clone of the repository")
-    return f"membench.lab.cli.{command}"
+    return f"{LABORATORY_COMMANDS}.{command}"
 
 
 def _names_records(words: Sequence[str]) -> bool:

@@ -32,11 +32,12 @@ from membench.cli.words import FLAG, NameIn, take_options
 from membench.core import configuration
 from membench.core.configuration import IS_INSTALLED, ROOT
 from membench.core.errors import MembenchError
+from membench.core.extras import require
 from membench.core.files import shown
 from membench.core.hardware.device import file_name
 from membench.core.record import Configuration, Record
 from membench.core.result import Output, print_answer
-from membench.core.tables import write_csv
+from membench.core.tables import write_rows
 from membench.core.terminal import show
 from membench.sweep.composition import cell_configuration, hydra_composition
 from membench.sweep.processes.worker import Workers
@@ -95,6 +96,7 @@ def parse(words: Sequence[str]) -> Options:
     own, words = words_of_one_step(words, "name one model and one device, or none for the committed frontiers")
     options, described = take_options(words, Options, own)
     known = [name for name in configuration.names("strategy", own) if name not in LEFT_OUT]
+    require("figures", "the picture of a frontier")
     names = options.pop("strategies", None) or sorted(known, key=lambda name: name != OURS)
     return Options(
         jobs=(_job(described, own),) if described else tuple(_committed()),
@@ -147,7 +149,7 @@ def run(options: Options) -> int:
             records = Records(options.records, workers.run, options.rerun)
             with Cells(workers, records, job.step, options.workers) as cells:
                 frontier, made = sweep(job.step, options.described, options.budgets, cells, _title(job.step))
-        write_csv(frontier.to_dataframe(), job.table)
+        write_rows(rows(frontier), job.table)
         save(draw(frontier), job.picture)
         found.append(frontier)
         if options.output is Output.TEXT:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TextIO
 
 import membench
-from membench.cli.commands import COMMANDS, command_help, commands_here, module_of, overview
+from membench.cli.commands import COMMANDS, LABORATORY_COMMANDS, command_help, commands_here, module_of, overview
 from membench.core.errors import MembenchError, unknown
+from membench.core.extras import require
 from membench.core.files import complaint
 from membench.core.libraries.garbage import collect_less_often
 from membench.core.libraries.messages import silent_libraries
@@ -81,7 +82,10 @@ def _run(command: str, words: list[str], *, is_named: bool) -> int:
         return 0
     collect_less_often()
     with silent_libraries():
-        module = import_module(module_of(command, words))
+        name = module_of(command, words)
+        if name.startswith(LABORATORY_COMMANDS):
+            require("lab", "a command of the laboratory")
+        module = import_module(name)
         code: int = module.run(module.parse(words))
     sys.stdout.flush()
     return code

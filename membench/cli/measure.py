@@ -24,7 +24,7 @@ from membench.core.errors import MembenchError
 from membench.core.graph.precision import Precision
 from membench.core.hardware.device import file_name
 from membench.core.record import LARGEST, Configuration, Outcome, Record
-from membench.core.tables import write_csv
+from membench.core.tables import write_rows
 from membench.core.units import parse_bytes
 from membench.sweep.largest_batch import SearchError, decided
 from membench.sweep.limits import largest
@@ -145,7 +145,9 @@ def measure_strategies(runner: CellRunner) -> None:
             for batch_size in _batch_sizes(runner, model)
             for system in runner.options.strategies or NameIn(SYSTEMS).names(runner.options.config_dir)
         ]
-        write_csv(device_table("strategies", made), runner.directory / f"strategies-{model}{runner.options.suffix}.csv")
+        write_rows(
+            device_table("strategies", made), runner.directory / f"strategies-{model}{runner.options.suffix}.csv"
+        )
 
 
 def measure_limits(runner: CellRunner) -> None:
@@ -153,9 +155,9 @@ def measure_limits(runner: CellRunner) -> None:
     systems = runner.options.strategies or LIMIT_STRATEGIES
     for model in runner.options.models or LIMIT_MODELS:
         made = [(system, runner.run_largest(model, system)) for system in systems]
-        write_csv(device_table("largest batch", made), runner.directory / f"limits-{model}.csv")
+        write_rows(device_table("largest batch", made), runner.directory / f"limits-{model}.csv")
     deepest = [(system, _deepest(runner, size, system)) for size in DEPTH_BATCH_SIZES for system in systems]
-    write_csv(device_table("greatest depth", deepest), runner.directory / "limits-depth.csv")
+    write_rows(device_table("greatest depth", deepest), runner.directory / "limits-depth.csv")
 
 
 def _deepest(runner: CellRunner, batch_size: int, system: str) -> Record:

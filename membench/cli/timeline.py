@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from membench.cli.command_line import compose_step, words_of_one_step
+from membench.core.extras import require
 from membench.core.hardware.device import file_name
 from membench.core.record import Configuration
 from membench.sweep.composition import cell_configuration
@@ -20,7 +21,9 @@ from membench.sweep.composition import cell_configuration
 def parse(words: Sequence[str]) -> Configuration:
     """Return the configuration of the cell to draw."""
     own, words = words_of_one_step(words, "a picture shows one step")
-    return cell_configuration(compose_step("timeline", words, own, {}))
+    step = cell_configuration(compose_step("timeline", words, own, {}))
+    require("figures", "the picture of a step")
+    return step
 
 
 def run(cell: Configuration) -> int:

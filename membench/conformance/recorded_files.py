@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from membench.core.errors import MembenchError
+from membench.core.extras import require
 from membench.core.files import write_whole
 
 ROWS, PLANNERS = "rows", "planners"
@@ -55,10 +55,9 @@ def read_recorded(path: Path) -> tuple[str, dict[str, Any]]:
         MembenchError: the package that reads schemas is not installed.
         Refused: it is not of the schema, or was changed.
     """
-    try:
-        from fastjsonschema import JsonSchemaValueException, validate
-    except ImportError as error:
-        raise MembenchError("rows are checked with fastjsonschema; run: pip install 'membench[rows]'") from error
+    require("rows", "a check of rows")
+    from fastjsonschema import JsonSchemaValueException, validate
+
     try:
         content = json.loads(path.read_text(), parse_constant=_refuse_constant)
     except (OSError, ValueError) as error:

@@ -9,6 +9,8 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from membench.core.document import Element, as_html, as_markdown, as_text
+from membench.core.extras import require
+from membench.core.tables import as_csv
 from membench.core.terminal import columns, show
 
 if TYPE_CHECKING:
@@ -65,13 +67,23 @@ class Result:
         return as_markdown(import_module(self.text_module).elements(self))
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """Return the result's table, a row for each plan, span or the like; units are in the columns' names."""
+        """Return the result's table, a row for each plan, span or the like; units are in the columns' names.
+
+        Raises:
+            MembenchError: pandas is not installed.
+        """
+        require("dataframes", "a DataFrame")
         import pandas as pd
 
         return pd.DataFrame(list(import_module(self.text_module).rows(self)))
 
     def figure(self) -> "Figure":
-        """Return the result as a picture; `Figure.savefig` writes it."""
+        """Return the result as a picture; `Figure.savefig` writes it.
+
+        Raises:
+            MembenchError: matplotlib is not installed.
+        """
+        require("figures", "a picture")
         found: Figure = import_module(self.picture_module).draw(self)
         return found
 
@@ -104,13 +116,6 @@ def print_answer(
         case Output.CSV:
             text = as_csv(rows)
     print(text, flush=True)
-
-
-def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows with values by column as CSV; a row without a column's value is empty there."""
-    import pandas as pd
-
-    return pd.DataFrame(list(rows)).to_csv(index=False, lineterminator="\n").rstrip("\n")
 
 
 def as_plain(value: Any) -> Any:

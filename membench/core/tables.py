@@ -1,10 +1,11 @@
 """Tables of text: CSV files with a fixed count of digits, so that equal results are equal bytes."""
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from io import StringIO
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from membench.core.checks import number
 from membench.core.errors import MembenchError
@@ -39,8 +40,34 @@ def read_csv(path: Path, *, columns: Iterable[str] = (), numbers: Iterable[str] 
     return rows
 
 
+def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows with values by column as CSV, without a line break at its end.
+
+    Columns are those of all rows, in the order in which they first occur. A cell is empty where a row has no such
+    column, or where its value is None or not a number.
+    """
+    rows = list(rows)
+    columns = dict.fromkeys(name for row in rows for name in row)
+    text = StringIO()
+    table = csv.DictWriter(text, list(columns), lineterminator="\n")
+    table.writeheader()
+    for row in rows:
+        table.writerow({name: "" if _is_nan(value) else value for name, value in row.items()})
+    return text.getvalue().rstrip("\n")
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and isnan(value)
+
+
+def write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write rows with values by column as a table, and its folder if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, as_csv(rows) + "\n")
+
+
 def write_csv(frame: "pd.DataFrame", path: Path) -> None:
-    """Write a table, and its folder if there is none."""
+    """Write a table of pandas, and its folder if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, frame.to_csv(index=False, lineterminator="\n"))
 

@@ -1,6 +1,5 @@
 """`membench app`: its options, its refusal without Panel, and the page in a real browser."""
 
-import importlib.util
 import socket
 import subprocess
 import sys
@@ -28,8 +27,10 @@ def test_the_port_is_a_number() -> None:
         parse(["port=web"])
 
 
-@pytest.mark.skipif(importlib.util.find_spec("panel") is not None, reason="Panel is installed")
-def test_without_panel_one_line_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_panel_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "panel", None)
     assert main(["app"]) == 2
     assert "pip install 'membench[app]'" in capsys.readouterr().err
 

@@ -57,3 +57,17 @@ def test_an_answer_to_an_older_question_is_not_shown(view: View, monkeypatch: py
     monkeypatch.setattr(app_page, "predicted", late)
     view.predict()
     assert "too late" not in view._state.object
+
+
+def test_a_field_that_is_emptied_is_asked_for(view: View) -> None:
+    view._model.value = None
+    assert view._state.object == "name a network, such as gpt2"
+
+
+def test_a_cluster_is_searched(view: View) -> None:
+    view._place.value = "rtx4090x8"
+    assert "Find what fits" in view._state.object and "allocated" not in _texts(view)
+    view._more.value = "parallel='{fsdp: 8}' checkpointing=none"
+    view.advise()
+    assert "membench advise model=lenet cluster=rtx4090x8 nodes=1" in _texts(view)
+    assert view._state.object == ""

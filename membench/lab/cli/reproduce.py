@@ -27,7 +27,6 @@ from membench.core.document import Table
 from membench.core.errors import MembenchError
 from membench.core.files import shown
 from membench.core.hardware.device import file_name
-from membench.core.packages import added_folders
 from membench.core.record import Configuration, Record
 from membench.core.result import Output, print_answer
 from membench.core.tables import read_csv
@@ -40,7 +39,7 @@ from membench.lab.papers.pages.measured_columns import gpu_at_hand, measure_on_g
 from membench.lab.papers.pages.results import evaluate_all, judged, needed_cells, write_results, write_sensitivity
 from membench.lab.papers.reading.cells import compose_cells
 from membench.lab.papers.reading.experiment import Alternative, Paper, PaperCell
-from membench.lab.papers.reading.loader import folder_of, known_papers, load_paper
+from membench.lab.papers.reading.loader import folder_of, known_papers, load_paper, results_of
 from membench.lab.papers.reading.quantities import Result
 from membench.sweep.composition import hydra_composition
 from membench.sweep.processes.runner import run_all
@@ -78,9 +77,7 @@ class Options:
     @property
     def results(self) -> Path:
         """The folder for its results, and those of the papers beside it."""
-        if self.paper.parent in added_folders("experiments"):  # whose folder is pip's
-            return Path("outputs", "papers").resolve()
-        return RESULTS if self.is_here else self.paper / RESULTS.name
+        return results_of(self.paper, EXPERIMENTS, RESULTS)
 
 
 def parse(words: Sequence[str]) -> Options:

@@ -4,7 +4,8 @@
     membench train layrub          the trainings of a paper, experiments/layrub/trainings.yaml
 
 The first writes ``training.csv`` (a row for each seed and epoch) and ``training.jsonl`` (records with provenance) to
-``folder``, the second to results/<paper>. A run with a record there is not run again. Exits with 1 if a run failed.
+``folder``, the second to results/<paper>, where `membench reproduce` reads them. A paper may be of an installed package
+or any folder, as there. A run with a record is not run again. Exits with 1 if a run failed.
 --config-dir FOLDER adds your own files to those of conf/, as in `membench run`.
 """
 
@@ -23,11 +24,15 @@ from membench.core.configuration import ROOT, instantiate
 from membench.core.document import Table
 from membench.core.errors import MembenchError, near
 from membench.core.files import shown
+from membench.core.packages import added_folders
 from membench.core.record import Outcome
 from membench.core.result import Output, print_answer
 from membench.core.tables import read_csv
 from membench.lab.cli.trainings import Training, compose_training, compose_trainings, find_trainings, run_trainings
-from membench.lab.papers.reading.loader import known_papers, read_trainings
+from membench.lab.papers.reading.loader import folder_of, known_papers, read_trainings, results_of
+
+EXPERIMENTS = ROOT / "experiments"
+_TRAININGS = "trainings.yaml"
 
 
 @dataclass(frozen=True)
@@ -47,14 +52,15 @@ def parse(words: Sequence[str]) -> Options:
     if not papers:
         training, directory, output = compose_training(in_own_words(words, groups_of("train"), own), own=own)
         return Options((training,), directory, output)
-    experiments = ROOT / "experiments"
-    known = [name for name in known_papers(experiments) if (experiments / name / "trainings.yaml").exists()]
-    if len(words) > 1 or papers[0] not in known:
+    folders = [*added_folders("experiments"), EXPERIMENTS]
+    known = [name for each in folders for name in known_papers(each) if (each / name / _TRAININGS).exists()]
+    if len(words) > 1 or not (papers[0] in known or (Path(papers[0]) / _TRAININGS).is_file()):
         problem = f"{' '.join(words)!r} is neither one paper nor a list of option=value"
         suggestion = near(papers[0], known)
         raise MembenchError(f"{problem}; papers with trainings: {', '.join(known)}{suggestion}")
-    trainings = compose_trainings(read_trainings(experiments / papers[0] / "trainings.yaml"))
-    return Options(tuple(trainings), ROOT / "results" / papers[0])
+    folder = folder_of(papers[0], EXPERIMENTS)
+    trainings = compose_trainings(read_trainings(folder / _TRAININGS))
+    return Options(tuple(trainings), results_of(folder, EXPERIMENTS, ROOT / "results") / folder.name)
 
 
 def run(options: Options) -> int:

@@ -10,17 +10,15 @@ from itertools import accumulate, combinations
 from math import inf, sqrt
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from membench.core.configuration import method_of
 from membench.core.record import Outcome, Record, configuration_hash
 from membench.core.units import format_bytes
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pandas as pd
 
-Curves = npt.NDArray[np.float64]
 
 SIGNIFICANCE = 0.05
 CONFIDENCE = 1 - SIGNIFICANCE
@@ -66,8 +64,10 @@ class Interval:
         return cls(mean, mean - half, mean + half)
 
 
-def curves(training: Sequence[Record], metric: str) -> Curves:
+def curves(training: Sequence[Record], metric: str) -> "npt.NDArray[np.float64]":
     """Return a metric after each epoch, shaped (seeds, epochs)."""
+    import numpy as np  # takes long, for which a wrong word need not wait
+
     return np.array([record.samples[metric] for record in training])
 
 
@@ -82,6 +82,8 @@ def permutation_test(training: Sequence[Record], reference: Sequence[Record], me
 
     With four seeds each, the smallest p-value is 1/35; with three it is 1/10, which is never significant.
     """
+    import numpy as np
+
     runs = np.concatenate([curves(training, metric), curves(reference, metric)])
     gaps = [_gap(runs, list(chosen)) for chosen in combinations(range(len(runs)), len(training))]
     found = gaps[0]  # the first combination is the real one
@@ -89,9 +91,9 @@ def permutation_test(training: Sequence[Record], reference: Sequence[Record], me
     return PermutationTest(float(found), as_large / len(gaps))
 
 
-def _gap(runs: Curves, chosen: list[int]) -> float:
-    others = np.delete(runs, chosen, axis=0)
-    return float(np.abs(runs[chosen].mean(axis=0) - others.mean(axis=0)).mean())
+def _gap(runs: "npt.NDArray[np.float64]", chosen: list[int]) -> float:
+    others = runs[[run for run in range(len(runs)) if run not in chosen]]
+    return float(abs(runs[chosen].mean(axis=0) - others.mean(axis=0)).mean())
 
 
 def comparison_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> "pd.DataFrame":

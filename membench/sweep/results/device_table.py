@@ -1,45 +1,37 @@
 """Table of the measurements on one device: a row per (item, model, batch size, system, metric)."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from membench.core.record import Record
 from membench.core.tables import format_number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 UNITS = {"_per_s": "1/s", "_bytes": "bytes", "_s": "s", "_j_per_image": "J"}
 RATIOS_TO = ("eager", "pytorch")
 """Baselines: each system's images per second are divided by theirs of the same model and batch size."""
 
 
-def device_table(item: str, records: Sequence[tuple[str, Record]]) -> "pd.DataFrame":
+def device_table(item: str, records: Sequence[tuple[str, Record]]) -> list[dict[str, str]]:
     """Return the table of records by system; every cell is text.
 
     A failed run, and a metric that the driver does not report, has a row with the reason and without a value.
     """
-    import pandas as pd
-
-    return pd.DataFrame(
-        [
-            {
-                "item": item,
-                "model": record.configuration["model"]["name"],
-                "batch_size": str(record.configuration["batch_size"]),
-                "system": system,
-                "metric": metric,
-                "unit": unit_of(metric),
-                "measured_value": "" if value is None else format_number(value),
-                "outcome": str(record.outcome),
-                "reason": reason,
-                "commit": str(record.provenance.get("commit", "")),
-                "time": str(record.provenance.get("time", "")),
-            }
-            for system, record in records
-            for metric, value, reason in (*_metrics(record), *_ratios(record, records))
-        ]
-    )
+    return [
+        {
+            "item": item,
+            "model": record.configuration["model"]["name"],
+            "batch_size": str(record.configuration["batch_size"]),
+            "system": system,
+            "metric": metric,
+            "unit": unit_of(metric),
+            "measured_value": "" if value is None else format_number(value),
+            "outcome": str(record.outcome),
+            "reason": reason,
+            "commit": str(record.provenance.get("commit", "")),
+            "time": str(record.provenance.get("time", "")),
+        }
+        for system, record in records
+        for metric, value, reason in (*_metrics(record), *_ratios(record, records))
+    ]
 
 
 def unit_of(metric: str) -> str:

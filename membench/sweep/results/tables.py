@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from membench.core.errors import MembenchError
+from membench.core.extras import require
 from membench.core.record import Record
 from membench.sweep.results.listing import differences
 from membench.sweep.results.tracked import record_row
@@ -24,8 +25,9 @@ def records(folder: str | Path = "outputs/records") -> "pd.DataFrame":
         folder: the one of a sweep (``outputs/<date>/<time>``), of all records, or any that they were copied to.
 
     Raises:
-        MembenchError: there is no such folder, or it has no record.
+        MembenchError: there is no such folder, or it has no record; or pandas is not installed.
     """
+    require("dataframes", "a DataFrame")
     import pandas as pd
 
     return pd.DataFrame(rows(read_records(Path(folder))))

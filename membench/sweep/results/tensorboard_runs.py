@@ -5,25 +5,13 @@ The tab plots the cells' numbers against each other.
 
 import json
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
-from membench.core.errors import MembenchError
 from membench.core.record import Outcome
 from membench.sweep.results.tracked import AXES, CELLS, Sweep, Tracking, origin_of
 
 _WORDS = ("model", "batch_size", "strategy", "system", "framework", "device", "budget", "micro_batch")
 """Columns of cells that the tab of hyperparameters has beside their numbers."""
-
-
-def check_installed() -> None:
-    """Refuse to log where TensorBoard is not installed.
-
-    Raises:
-        MembenchError: it is not.
-    """
-    if find_spec("tensorboard") is None:
-        raise MembenchError("tracking=tensorboard needs TensorBoard: pip install 'membench[tensorboard]'")
 
 
 def log_runs(tracking: Tracking, sweep: Sweep) -> Path:

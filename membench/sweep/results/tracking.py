@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from membench.core.errors import MembenchError, one_line
+from membench.core.extras import require
 from membench.core.files import shown
 from membench.sweep.results.tracked import Sweep, Tracking
 
@@ -17,10 +18,8 @@ def check_tracking(tracking: Tracking) -> None:
     Raises:
         MembenchError: it does not.
     """
-    if tracking.mode == "tensorboard":
-        from membench.sweep.results.tensorboard_runs import check_installed
-
-        check_installed()
+    if tracking.mode != "disabled":
+        require("tensorboard" if tracking.mode == "tensorboard" else "wandb", f"tracking={tracking.mode}")
     if tracking.mode == "online":
         import wandb  # half a second
 

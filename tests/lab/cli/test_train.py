@@ -13,6 +13,8 @@ import pytest
 from membench.cli.main import main
 from membench.core.configuration import ROOT
 from membench.core.units import MIB
+from membench.lab.cli.train import parse
+from tests.helpers.added_package import added
 from tests.helpers.lab.cifar10 import write_cifar10
 
 SMALL = ["train", "model=digits_cnn", "epochs=1", "batch_size=512", "seeds=[4,5]"]
@@ -132,3 +134,22 @@ def test_a_wrong_word_is_one_line(arguments: list[str], expected: str, capsys: p
     answered = capsys.readouterr().err
     assert answered.startswith(f"membench train: {expected}")
     assert answered.count("\n") == 1
+
+
+_TRAININGS = """
+common: {model: digits_cnn, data: digits, strategy: eager, epochs: 1}
+trainings:
+  a small one: {batch_size: 8}
+"""
+
+
+def test_a_paper_of_a_package_or_of_any_folder_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into the folder in which `membench reproduce` looks for it."""
+    monkeypatch.chdir(tmp_path)
+    files = {"experiments/mine/paper.yaml": "name: mine\n", "experiments/mine/trainings.yaml": _TRAININGS}
+    with added(tmp_path / "site", "adds_trainings", files):
+        of_package = parse(["mine"])
+    assert [each.name for each in of_package.trainings] == ["a small one"]
+    assert of_package.directory == tmp_path / "outputs" / "papers" / "mine"
+    folder = tmp_path / "site" / "adds_trainings" / "experiments" / "mine"
+    assert parse([str(folder)]).directory == folder / "results" / "mine"

@@ -15,7 +15,7 @@ def test_every_metric_has_a_row_with_its_unit_and_what_is_missing_its_reason() -
         ("eager", _record(16, {}, reason="the step needs 3 GB")),
     ]
     table = device_table("strategies", records)
-    rows = {(r.system, r.batch_size, r.metric): (r.measured_value, r.reason) for r in table.itertuples()}
+    rows = {(row["system"], row["batch_size"], row["metric"]): (row["measured_value"], row["reason"]) for row in table}
     assert rows["eager", "8", "process_memory_bytes"] == ("", "not reported")
     assert rows["layrub", "8", "images_per_s_over_eager"] == ("0.8", "")
     assert rows["eager", "16", "outcome"] == ("", "the step needs 3 GB")

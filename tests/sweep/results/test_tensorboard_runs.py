@@ -1,12 +1,12 @@
 """A sweep in TensorBoard's files: pictures, counts and constants of the sweep, words and numbers of its cells."""
 
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 
 from membench.core.errors import MembenchError
-from membench.sweep.results import tensorboard_runs
 from membench.sweep.results.tracked import CELLS, Sweep, Tracking, cell_rows
 from membench.sweep.results.tracking import check_tracking, log_sweep, where
 from tests.helpers.sweep.cells import small_cell
@@ -14,8 +14,10 @@ from tests.helpers.sweep.jobs import record_of
 
 
 def test_without_tensorboard_a_run_ends_before_any_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorboard_runs, "find_spec", lambda _: None)
-    with pytest.raises(MembenchError, match="^tracking=tensorboard needs TensorBoard: pip install "):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(
+        MembenchError, match=r"^tracking=tensorboard needs tensorboard: pip install 'membench\[tensorboard\]'$"
+    ):
         check_tracking(Tracking("tensorboard", "membench", "", True))
 
 

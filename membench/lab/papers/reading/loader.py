@@ -97,6 +97,18 @@ def folder_of(word: str, experiments: Path) -> Path:
     return folder
 
 
+def results_of(paper: Path, experiments: Path, results: Path) -> Path:
+    """Return the folder for results of the paper in a folder, and of the papers beside it.
+
+    Args:
+        experiments: the folder of the repository's papers.
+        results: that of their results.
+    """
+    if paper.parent in added_folders("experiments"):  # whose folder is pip's
+        return Path("outputs", "papers").resolve()
+    return results if paper.parent == experiments else paper / results.name
+
+
 def load_paper(directory: Path, alternative: Alternative = AS_CHOSEN) -> Paper:
     """Read ``experiments/<paper>``.
 
