@@ -44,6 +44,16 @@ def measurements_are_short() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def graphs_are_captured() -> Iterator[None]:
+    """Tests change functions that capture, which no kept graph would notice; commands in other processes keep them."""
+    from membench.capture import capture
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture, "kept_graph", lambda workload, asked, make: make())
+        yield
+
+
 @pytest.fixture(scope="module")
 def kept_planners() -> Iterator[None]:
     """Planning processes are those of the tests before, where these have left one."""

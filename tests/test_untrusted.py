@@ -44,14 +44,23 @@ RESTRICTED = {
         "joblib.externals.loky.ProcessPoolExecutor",
         "joblib.externals.loky.process_executor",
     ],
+    "membench/capture/kept.py": [
+        "pickle",
+        "pickle.HIGHEST_PROTOCOL",
+        "pickle.Pickler",
+        "pickle.PicklingError",
+        "pickle.Unpickler",
+        "pickle.UnpicklingError",
+    ],
     "membench/conformance/plans.py": ["pickle", "pickle.dumps", "pickle.loads"],
     "membench/data/cifar10.py": ["pickle", "pickle.UnpicklingError", "pickle.Unpickler"],
     "membench/pictures/snapshot.py": ["pickle", "pickle.dumps"],
 }
 """Snapshots are only written, in the form that PyTorch's viewers read.
 
-CIFAR-10 is distributed as pickles; its tests show that reading one calls nothing. The processes of an advice are
-children of the caller's own, and read what it has written. The contract reads the schedule that it has just written.
+CIFAR-10 is distributed as pickles, and kept graphs are; tests of both show that reading one calls nothing. The
+processes of an advice are children of the caller's own, and read what it has written. The contract reads the schedule
+that it has just written.
 """
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from torch import Tensor
 
 from membench.capture.dissolve import dissolve
+from membench.capture.kept import Unbuilt, built, kept_graph
 from membench.capture.passes import (
     accumulate_in_place,
     accumulate_over_micro_batches,
@@ -195,6 +196,7 @@ class Captures:
         self.uses_values = uses_values
         self.runs_again = runs_again
         self._steps: dict[int, CapturedStep] = {}
+        self._kept: dict[int, TaskGraph] = {}
         self._seen: dict[Hashable, Outputs] = {}
 
     def in_channels_last(self) -> "Captures":
@@ -214,7 +216,7 @@ class Captures:
             UnsupportedModel: see `capture` and `Workload.of_size`.
         """
         if size not in self._steps:
-            with CAPTURING, self._prepared(self.workload.of_size(size)) as workload:
+            with CAPTURING, self._prepared(built(self.workload).of_size(size)) as workload:
                 self._steps[size] = capture(
                     workload, self.device, self._seen, uses_values=self.uses_values, runs_again=self.runs_again
                 )
@@ -233,4 +235,9 @@ class Captures:
 
     def graph_at(self, size: int) -> TaskGraph:
         """Return the graph of the step on that many samples; see `at`."""
-        return self.at(size).graph
+        if not isinstance(self.workload.module, Unbuilt):
+            return self.at(size).graph
+        if size not in self._kept:
+            asked = size, self.device, self.uses_values
+            self._kept[size] = kept_graph(self.workload, asked, lambda: self.at(size).graph)
+        return self._kept[size]

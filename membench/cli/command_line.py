@@ -57,9 +57,7 @@ def compose_step(command: str, words: Sequence[str], own: Path | None, defaults:
     given = {word.partition("=")[0] for word in words}
     refuse_options(given, command)
     words = [*words, *(f"{name}={value}" for name, value in defaults.items() if name not in given)]
-    check_arguments(words, own)
-    with hydra_composition(own):
-        composed = compose("config", words)
+    composed = check_arguments(words, own)
     if composed.batch_size == LARGEST:
         raise MembenchError(
             f"batch_size={LARGEST} is of `membench run`, which searches for it; {command} takes a number"
@@ -67,11 +65,14 @@ def compose_step(command: str, words: Sequence[str], own: Path | None, defaults:
     return composed
 
 
-def check_arguments(arguments: Sequence[str], own: Path | None = None) -> None:
+def check_arguments(arguments: Sequence[str], own: Path | None = None) -> DictConfig:
     """Compose and check every choice that the arguments of `membench run` name, once each.
 
     Args:
         own: see `hydra_composition`.
+
+    Returns:
+        The composed configuration of the first cell.
 
     Raises:
         MembenchError: an argument is not an option, or its value is invalid; lists the valid ones in one line. Or it is
@@ -86,15 +87,17 @@ def check_arguments(arguments: Sequence[str], own: Path | None = None) -> None:
             plain = [override.input_line or "" for override in parsed if override not in sweeps]
             choices = [_choices(sweep) for sweep in sweeps]
             firsts = [of_sweep[0] for of_sweep in choices]
-            cells = [_check_cell([*plain, *firsts], [*plain, *firsts], own)]
+            first, values = _check_cell([*plain, *firsts], [*plain, *firsts], own)
+            cells = [values]
             for place, of_sweep in enumerate(choices):
                 others = [*plain, *firsts[:place], *firsts[place + 1 :]]
-                cells += [_check_cell([*others, choice], [choice], own) for choice in of_sweep[1:]]
+                cells += [_check_cell([*others, choice], [choice], own)[1] for choice in of_sweep[1:]]
     except (*HYDRA_ERRORS, ValueError) as error:
         raise MembenchError(explain(error, "run")) from error
     is_here = not any(override.key_or_group == "hydra/launcher" for override in parsed)
     if is_here and any(cell["backend"]["name"] == "cuda" and not cell["dry_run"] for cell in cells):
         check_gpu()
+    return first
 
 
 def _choices(sweep: Override) -> list[str]:
@@ -133,23 +136,24 @@ def compose_checked(command: str, words: Sequence[str]) -> dict[str, Any]:
             and not a name, or of true or false and neither.
     """
     try:
-        return _compose_checked(command, words)
+        return _compose_checked(command, words)[1]
     except HYDRA_ERRORS as error:
         raise MembenchError(explain(error, command)) from error
 
 
-def _compose_checked(command: str, words: Sequence[str]) -> dict[str, Any]:
+def _compose_checked(command: str, words: Sequence[str]) -> tuple[DictConfig, dict[str, Any]]:
     overrides = parse_changes(words)
     named = [each for each in overrides if each.key_or_group in groups_of(command)]
     for group in named:  # Hydra's own error does not name the group
         if not isinstance(group.value(), str) and not group.is_sweep_override():
             known = GlobalHydra.instance().config_loader().get_group_options(group.key_or_group)
             raise MembenchError(unknown(group.key_or_group, group.value(), known))
-    composed = resolved(compose(COMMANDS[command], list(words)))
+    composed = compose(COMMANDS[command], list(words))
+    values = resolved(composed)
     if any("." in override.key_or_group for override in overrides):
         unchanged = compose(COMMANDS[command], [group.input_line or "" for group in named])
-        check_switches(resolved(unchanged), composed)
-    return composed
+        check_switches(resolved(unchanged), values)
+    return composed, values
 
 
 def explain(error: Exception, command: str) -> str:
@@ -195,15 +199,15 @@ def check_gpu() -> None:
         device_facts_from_outside("cuda")
 
 
-def _check_cell(words: Sequence[str], new: Sequence[str], own: Path | None) -> dict[str, Any]:
-    """Check the cell that words without a sweep compose to, and return its values.
+def _check_cell(words: Sequence[str], new: Sequence[str], own: Path | None) -> tuple[DictConfig, dict[str, Any]]:
+    """Check the cell that words without a sweep compose to, and return its configuration and values.
 
     Groups whose options are changed are built, and those of which a file is chosen that is not of ``conf/``.
 
     Args:
         new: the words whose groups are not yet checked.
     """
-    values = compose_checked("run", words)
+    composed, values = _compose_checked("run", words)
     check_cell(values)
     options = [word.partition("=") for word in new]
     changed = {name.strip("+").partition(".")[0] for name, _, _ in options if "." in name}
@@ -216,7 +220,7 @@ def _check_cell(words: Sequence[str], new: Sequence[str], own: Path | None) -> d
         changed.add("model")
     if built := changed & {*groups_of("run")}:
         check_built(values, built)
-    return values
+    return composed, values
 
 
 def _not_an_option(name: str, options: Sequence[object], command: str) -> str:

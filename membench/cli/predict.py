@@ -126,7 +126,8 @@ def answer(options: Options) -> Answer:
     from membench.sweep.cells.cell import Cell
 
     cell = Cell.from_configuration(options.configuration)
-    workload, cluster = cell.workload(cell.batch_size), replace(cell.cluster, hosts=options.nodes)
+    cluster = replace(cell.cluster, hosts=options.nodes)
+    workload = cell.workload(cell.batch_size, is_kept=cluster.devices == 1)  # others divide the network itself
     ranks = ranks_of(workload.module, cluster, **options.ranks)
     predictor = Predictor(workload, cell.request(cell.method.strategy()), ranks)
     if options.breakdown:

@@ -28,7 +28,7 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file by atomic replacement, so that readers, also after a crash, never see a part of it.
 
     Raises:
@@ -37,7 +37,7 @@ def write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with naming(path):
         try:
-            temporary.write_text(text)
+            temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
             temporary.replace(path)
         except OSError:
             with suppress(OSError):

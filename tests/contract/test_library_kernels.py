@@ -11,7 +11,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 import membench
 from membench.core import configuration
-from membench.core.libraries.torch_internals import flop_registry
+from membench.core.libraries.torch_internals import flop_formulas
 from membench.core.step.workload import Workload
 from membench.steps.plan import plan
 from membench.strategies.memonger import Memonger
@@ -92,7 +92,7 @@ def formula() -> Iterator[None]:
     packet = torch.ops.membench_tests.scale
     register_flop_formula(packet)(lambda inputs, weight, out_shape=None: 10**12)
     yield
-    del flop_registry[packet]
+    del flop_formulas()[packet]
 
 
 def _predicted(precision: str = "bf16") -> membench.Prediction:
@@ -118,11 +118,11 @@ def test_a_registered_formula_is_priced(formula: None) -> None:
 
 def _predicted_without(_: None) -> float:
     packet = torch.ops.membench_tests.scale
-    function = flop_registry.pop(packet)
+    function = flop_formulas().pop(packet)
     try:
         return _predicted().step_time_s
     finally:
-        flop_registry[packet] = function
+        flop_formulas()[packet] = function
 
 
 def test_torch_s_own_operators_are_not_named() -> None:

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from membench.capture.operators.attention import computed_share, with_all_heads
+from membench.capture.operators.flex_attention import FORMULAS
 from membench.capture.operators.lstm import LAYER, LAYER_BACKWARD, lstm_operations
 from membench.capture.operators.triton_launches import unread_arguments
 from membench.core.graph.convolution import Convolution
 from membench.core.graph.task_graph import GradientOf, Kind
 from membench.core.libraries.torch_devices import convolution_kernel
-from membench.core.libraries.torch_internals import OpOverload, flop_registry, is_of_torch, no_dispatch, operator_schema
+from membench.core.libraries.torch_internals import OpOverload, flop_formulas, is_of_torch, no_dispatch, operator_schema
 
 GROUPED_PRODUCT = "_grouped_mm"
 """One product of matrices for each group of rows, by offsets that are data: the layers of a mixture of experts."""
@@ -318,7 +319,8 @@ def floating_point_operations(operator: OpOverload, args: tuple[Any, ...], kwarg
     Without one, an operator of torch counts one per output element, and an operator of a library counts none. Of causal
     attention the blocks of pairs are counted that its kernel computes.
     """
-    formula = flop_registry.get(operator.overloadpacket)
+    packet = operator.overloadpacket
+    formula = FORMULAS.get(packet) or flop_formulas().get(packet)
     if formula is not None:
         with no_dispatch():  # a formula may read lengths from a tensor with data
             operations = int(formula(*with_all_heads(operator, args), **kwargs, out_val=output))

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils.flop_counter import register_flop_formula
 
 from membench.capture.gpu.virtual_gpu import VirtualGpu
 from membench.core.errors import MembenchError
 from membench.core.libraries.torch_contexts import index_by_tensors, without_dispatch_modes
 from membench.core.libraries.torch_internals import (
     FakeTensor,
+    OpOverloadPacket,
     compiled_depth,
     flex_attention_shapes,
     no_dispatch,
@@ -184,17 +184,22 @@ def _pairs(query: Tensor, key: Tensor, share: float) -> float:
     return share * query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
 
 
-@register_flop_formula(torch.ops.membench.flex_attention, get_raw=True)
 def _operations(
     query: Tensor, key: Tensor, value: Tensor, trained: Any, others: Any, share: float, out_val: Any = None
 ) -> int:
     return int(2 * _pairs(query, key, share) * (query.shape[3] + value.shape[3]))
 
 
-@register_flop_formula(torch.ops.membench.flex_attention_backward, get_raw=True)
 def _operations_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, out_val: Any = None
 ) -> int:
     """Count five products: the scores again, and the gradients of probabilities, values, queries and keys."""
     share = rest[-1]
     return int(2 * _pairs(query, key, share) * (3 * query.shape[3] + 2 * value.shape[3]))
+
+
+FORMULAS: dict[OpOverloadPacket, Callable[..., int]] = {
+    torch.ops.membench.flex_attention: _operations,
+    torch.ops.membench.flex_attention_backward: _operations_backward,
+}
+"""Of operations, as `flop_formulas`."""

@@ -12,12 +12,11 @@ attribute of torch. Objects are re-exported as they are, so that a hot loop pays
   ``register_container`` makes another class such a container.
 - ``suggest_memory_format``: channels last or contiguous, as a kernel chooses from a tensor's strides.
 - ``OpOverload``: an ATen operator with its overload, ``OpOverloadPacket``: with all of them, as ``torch.ops`` has it;
-  ``flop_registry``: formulas of operations by overload packet.
+  ``flop_formulas``: formulas of operations by overload packet.
 """
 
 from collections.abc import Callable
 from functools import cache, partial
-from importlib import import_module
 from operator import attrgetter, methodcaller
 from traceback import walk_stack
 from typing import Any
@@ -51,7 +50,6 @@ from torch.utils._pytree import (
     tree_map,
     tree_map_only,
 )
-from torch.utils.flop_counter import flop_registry
 
 __all__ = [
     "COLLECTIVE_NAMESPACES",
@@ -82,7 +80,7 @@ __all__ = [
     "cudnn_attention",
     "flash_attention",
     "flex_attention_shapes",
-    "flop_registry",
+    "flop_formulas",
     "fsdp_groups",
     "fsdp_reshards_by_default",
     "fsdp_state",
@@ -383,6 +381,9 @@ def is_compiled(module: nn.Module) -> bool:
     return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
 
 
-def import_for_fake_tensors() -> None:
-    """Import what torch imports when the first fake tensor is made, which takes seconds."""
-    import_module("torch._dynamo")
+@cache
+def flop_formulas() -> dict[OpOverloadPacket, Callable[..., int]]:
+    """Return the registered formulas of operations; their module imports Triton, which a kept graph does not need."""
+    from torch.utils.flop_counter import flop_registry
+
+    return flop_registry

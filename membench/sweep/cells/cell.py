@@ -165,14 +165,18 @@ class Cell:
             return self.framework.captured_on(self.simulated_device)
         return real_device(self.backend)
 
-    def workload(self, batch_size: int) -> Workload:
+    def workload(self, batch_size: int, *, is_kept: bool = False) -> Workload:
         """Build the model and an example batch: without values to be simulated, on the CPU to be run.
+
+        Args:
+            is_kept: see `Model.workload`; has no effect on a step that is run, divided or that serves.
 
         Raises:
             MembenchError: the device does not run this precision.
         """
         device = "meta" if self.is_simulated else "cpu"
-        workload = self.model.workload(batch_size, seed=self.seed, device=device)
+        is_kept = is_kept and self.is_simulated and self.serving is None and not self.parallel
+        workload = self.model.workload(batch_size, seed=self.seed, device=device, is_kept=is_kept)
         if self.serving is not None:
             workload = self._served(self.serving, workload)
         workload = replace(

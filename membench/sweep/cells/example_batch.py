@@ -49,11 +49,12 @@ def _tensor(name: str, described: Mapping[str, Any], batch_size: int, sizes: Map
     dtype = _dtype(f"{name}.dtype", described.get("dtype", "float32" if below is None else "int64"))
     if value is not None:
         return torch.full(shape, value, dtype=dtype)
-    if below is not None:
-        return torch.randint(_size(f"{name}.below", below, sizes), shape).to(dtype)
-    if not dtype.is_floating_point:
+    most = None if below is None else _size(f"{name}.below", below, sizes)
+    if most is None and not dtype.is_floating_point:
         raise MembenchError(f"{name}: numbers of {dtype} need a bound, below: 100, or one value, value: 1")
-    return torch.randn(shape, dtype=dtype)
+    if torch.get_default_device().type == "meta":  # random numbers without values would import SymPy
+        return torch.empty(shape, dtype=dtype)
+    return torch.randn(shape, dtype=dtype) if most is None else torch.randint(most, shape).to(dtype)
 
 
 def _size(name: str, given: Any, sizes: Mapping[str, Any]) -> int:

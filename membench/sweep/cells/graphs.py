@@ -48,7 +48,7 @@ class Graphs:
         )
         if key != self._key or self._captures is None:
             processes = joined()
-            workload = cell.workload(batch_size).share(processes.rank, processes.count)
+            workload = cell.workload(batch_size, is_kept=True).share(processes.rank, processes.count)
             workload = updated_workload(workload, cell.optimizer)
             self.ranks = None
             if cell.parallel:

@@ -1,6 +1,6 @@
 """Model: a network and its example batch, as a file of ``conf/model`` describes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isclass
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from membench.capture.kept import Unbuilt
 from membench.core import configuration
 from membench.core.configuration import instantiate
 from membench.core.errors import MembenchError
@@ -17,6 +18,9 @@ from membench.core.step.workload import Workload
 from membench.core.targets import find_function, find_object
 from membench.models.fine_tuning import UNQUANTIZED, checkpointed, quantized, with_adapters
 from membench.sweep.cells.example_batch import example
+
+_OF_SOURCES = ("membench.models.", "torch.nn.", "torchvision.models.", "timm.")
+"""How names of networks begin that follow from their options and from installed sources alone, and from no file."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +88,39 @@ class Model:
         """
         return cls.from_configuration(configuration.read("model", name))
 
-    def workload(self, batch_size: int, *, seed: int, device: str) -> Workload:
+    def workload(self, batch_size: int, *, seed: int, device: str, is_kept: bool = False) -> Workload:
         """Build the network and an example batch, both from the seed.
 
         Args:
             device: ``"cpu"``, or ``"meta"`` for shapes without values.
+            is_kept: the workload is captured alone, so that a library's network is `Unbuilt` until it is.
         """
-        torch.manual_seed(seed)
-        module = self._built_on(device)
+        build = partial(self._built_from, seed, device)
+        is_kept = is_kept and all(name.startswith(_OF_SOURCES) for name in self._targets())
+        module = Unbuilt(repr((self, batch_size, seed, device)), build) if is_kept else build()
         with torch.device(device):
             loss = build_loss(self.loss)
             inputs, targets = self.example_batch(batch_size)
         if loss is None:
             return Workload(self.name, module.eval(), None, inputs)
         return Workload(self.name, module, loss, inputs, targets)
+
+    def _targets(self) -> Iterator[str]:
+        """Yield the names of the classes and functions that make the network and its loss."""
+        waiting: list[Any] = [self.module, self.loss]
+        while waiting:
+            described = waiting.pop()
+            if isinstance(described, Mapping):
+                waiting += described.values()
+                yield from [described["_target_"]] if "_target_" in described else []
+            elif isinstance(described, list):
+                waiting += described
+
+    def _built_from(self, seed: int, device: str) -> nn.Module:
+        """Return the network, for inference if it has no loss."""
+        torch.manual_seed(seed)
+        module = self._built_on(device)
+        return module.eval() if self.loss is None else module
 
     def _built_on(self, device: str) -> nn.Module:
         try:

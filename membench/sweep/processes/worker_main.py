@@ -33,10 +33,7 @@ def main(directory: Path) -> None:
     # importing torch takes seconds, in which the end of stdin is noticed already
     import torch  # noqa: F401 - first, since it loads plugins of devices, which may import modules of membench
 
-    from membench.core.libraries.torch_internals import import_for_fake_tensors
     from membench.sweep.cells.run import run_cells
-
-    import_for_fake_tensors()  # seconds of the first cell's time limit otherwise
 
     os.write(answers, b"\n")
     for record in run_cells(_cells(directory / CELL, requests)):

@@ -118,7 +118,7 @@ def test_an_overload_has_a_packet_tags_and_a_namespace() -> None:
 
 def test_formulas_count_operations() -> None:
     left, right = torch.ones(2, 3), torch.ones(3, 4)
-    assert internals.flop_registry[aten.mm](left, right, out_val=left @ right) == 2 * 2 * 3 * 4
+    assert internals.flop_formulas()[aten.mm](left, right, out_val=left @ right) == 2 * 2 * 3 * 4
 
 
 def test_a_memory_format_is_suggested_from_strides() -> None:
