@@ -8,7 +8,12 @@ from numba import njit
 
 from membench.planning.choices.order import by_step
 
-SORTED: Any = njit(lambda steps, most: by_step(steps, most))
+
+def sorted_by_step(steps: Any, most: int) -> Any:
+    return by_step(steps, most)
+
+
+SORTED: Any = njit(sorted_by_step)
 """A part of compiled loops has no form for Python."""
 
 
