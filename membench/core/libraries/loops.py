@@ -42,6 +42,17 @@ def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Res
         settings.CACHE_DIR = given
 
 
+def part(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Make a function a part of compiled ones, which alone call it: it has no form for Python and no cache.
+
+    The former unpacks each array of each argument and takes a second to compile; the latter is in its callers' caches.
+    """
+    compile_: Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]] = njit(
+        nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )
+    return compile_(function)
+
+
 @cache
 def _sources_hash(folder: Path) -> str:
     """Return a hash of a folder's modules."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from membench.core.libraries.loops import compiled
+from membench.core.libraries.loops import compiled, part
 from membench.planning.choices.problem import OFFLOAD
 
 RELIEFS = 200
@@ -29,14 +29,16 @@ def find_absences(a: Any, choices: Any, program: Any, budget: int) -> Any:
         if taken[gap]:
             held[gaps[gap, 2] + 1] -= a.size_bytes[gaps[gap, 0]]
             held[gaps[gap, 3]] += a.size_bytes[gaps[gap, 0]]
-    held = np.cumsum(held)[: len(program[0])] + a.fixed_bytes
-    for step in range(len(held)):
-        held[step] += a.workspace_bytes[program[0][step]]
+    bytes_ = np.int64(0)
+    for step in range(len(program.order)):  # held grows by what it says, until it is what is held
+        bytes_ += held[step]
+        held[step] = bytes_ + a.fixed_bytes + a.workspace_bytes[program.order[step]]
+    held = held[: len(program.order)]
     _relieve(a, held, gaps, taken, budget)
     return held, gaps[taken]
 
 
-@compiled
+@part
 def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
     """Return each step's growth of held memory, rows of possible absences, and those that choices ask for."""
     order, ends, slots, originals, pace_s, awaited = program
@@ -47,7 +49,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
     gaps, longest = np.empty((len(slots) + blocks, 4), np.int64), np.full(blocks, -1)
     taken = np.zeros(len(gaps), np.bool_)
     may_leave = _may_leave(a, choices)
-    count = 0
+    count = np.int64(0)
     for step in range(steps):
         clock[step + 1] = clock[step] + pace_s[step]
         shift = a.touched_at[order[step]] - ends[step]
@@ -58,7 +60,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
             elif last[slot] < 0:
                 held[step] += a.size_bytes[slot if slot < blocks else originals[slot - blocks]]
             elif slot < blocks and step > last[slot] + 1 and may_leave[slot]:
-                gaps[count] = (slot, written[slot], last[slot], step)
+                _set(gaps, count, slot, written[slot], last[slot], step)
                 best = longest[slot]
                 away_s = clock[step] - clock[last[slot] + 1]
                 if best < 0 or away_s > clock[gaps[best, 3]] - clock[gaps[best, 2] + 1]:
@@ -74,7 +76,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
     return held, gaps[:count], taken[:count]
 
 
-@compiled
+@part
 def _end(
     a: Any,
     originals: Any,
@@ -99,7 +101,7 @@ def _end(
             continue
         if (a.is_at_home[block] or a.is_sent[block]) and written[block] >= 0:
             until = max(last[block], min(awaited[written[block]], steps - 1))
-            gaps[count] = (block, written[block], until, steps)
+            _set(gaps, count, block, written[block], until, steps)
             taken[count] = True
             count += 1
         else:
@@ -107,7 +109,7 @@ def _end(
     return count
 
 
-@compiled
+@part
 def _visit(
     a: Any,
     block: int,
@@ -127,12 +129,18 @@ def _visit(
     leaves = may_leave[block] or (last < 0 and a.is_visitor[block])
     if not leaves or 0 <= step - 1 <= last:
         return count
-    gaps[count] = (block, written, last, step)
+    _set(gaps, count, block, written, last, step)
     taken[count] = last < 0 or clock[step] - clock[last + 1] > a.prefetch_s[block]
     return count + 1
 
 
-@compiled
+@part
+def _set(gaps: Any, row: int, block: int, written: int, last: int, first: int) -> None:
+    """Set a row; numba would compile an error's text for seconds if all four numbers were set at once."""
+    gaps[row, 0], gaps[row, 1], gaps[row, 2], gaps[row, 3] = block, written, last, first
+
+
+@part
 def _may_leave(a: Any, choices: Any) -> Any:
     """Return for each block whether it is not to be kept; one without a choice may leave where memory lacks."""
     found = (a.size_bytes > 0) & ~a.is_result
@@ -142,7 +150,7 @@ def _may_leave(a: Any, choices: Any) -> Any:
     return found
 
 
-@compiled
+@part
 def _relieve(a: Any, held: Any, gaps: Any, taken: Any, budget: int) -> None:
     """Let further blocks leave where a step holds too much: of those that can, the one with the most bytes first."""
     reliefs = 0
@@ -157,4 +165,5 @@ def _relieve(a: Any, held: Any, gaps: Any, taken: Any, budget: int) -> None:
                 return
             taken[best] = True
             reliefs += 1
-            held[gaps[best, 2] + 1 : gaps[best, 3]] -= a.size_bytes[gaps[best, 0]]
+            for away in range(gaps[best, 2] + 1, gaps[best, 3]):
+                held[away] -= a.size_bytes[gaps[best, 0]]

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from membench.core.libraries.loops import compiled
+from membench.core.libraries.loops import compiled, part
 from membench.planning.choices.arrays import Operations
+from membench.planning.choices.order import by_step
 
 
 @compiled
@@ -29,7 +30,7 @@ def paced(a: Any, order: Any, ends: Any, slots: Any, originals: Any) -> Any:
     return Operations(order, ends, slots, originals, pace_s, awaited)
 
 
-@compiled
+@part
 def end_of_step_s(a: Any, operation: int, step: int, awaited: Any, here_s: Any, beside_s: Any, time_s: float) -> float:
     """Return when the compute stream has passed a step; it is free at `time_s`.
 
@@ -50,13 +51,14 @@ def end_of_step_s(a: Any, operation: int, step: int, awaited: Any, here_s: Any, 
     return beside_s[2]
 
 
-@compiled
+@part
 def _await(a: Any, order: Any, ends: Any, slots: Any, originals: Any, awaited: Any) -> None:
     """Find the step before which the compute stream waits for each collective; other steps have -1."""
     blocks, steps = len(a.size_bytes), len(order)
     last = np.full(blocks + len(originals), -1)
     for step in range(steps):
-        last[slots[ends[step] : ends[step + 1]]] = step
+        for slot in slots[ends[step] : ends[step + 1]]:
+            last[slot] = step
     filling, using = (np.full(len(last), -1), np.full(len(last), -1))  # the last collective that writes, or touches
     for step in range(steps):
         operation = order[step]
@@ -79,7 +81,7 @@ def _await(a: Any, order: Any, ends: Any, slots: Any, originals: Any, awaited: A
                 awaited[using[slot]] = min(awaited[using[slot]], step + 1)
 
 
-@compiled
+@part
 def gathered_ahead(a: Any, order: Any, ends: Any, slots: Any, originals: Any) -> Any:
     """Return the program with regathered weights gathered ahead, while what uses the group before them runs.
 
@@ -94,7 +96,9 @@ def gathered_ahead(a: Any, order: Any, ends: Any, slots: Any, originals: Any) ->
                 is_ahead[step - 1] = True
     if not is_ahead.any():
         return paced(a, order, ends, slots, originals)
-    keys = 2 * np.arange(steps)
+    keys = np.empty(steps, np.int64)
+    for step in range(steps):
+        keys[step] = 2 * step
     arrivals, pending = [a.turn - 1], [0 for _ in range(0)]
     seen = np.zeros(len(a.size_bytes) + len(originals), np.bool_)
     seen_units = np.zeros(len(a.is_gathered), np.bool_)
@@ -106,26 +110,28 @@ def gathered_ahead(a: Any, order: Any, ends: Any, slots: Any, originals: Any) ->
                 keys[each] = min(keys[each], 2 * arrivals[-1] + 1)
             pending.clear()
             arrivals.append(step)
-    moved = np.argsort(keys, kind="mergesort")
+    moved = by_step(keys, 2 * steps)
     new_ends, new_slots = np.zeros(steps + 1, np.int64), slots.copy()
     for step in range(steps):
-        of = slots[ends[moved[step]] : ends[moved[step] + 1]]
-        new_ends[step + 1] = new_ends[step] + len(of)
-        new_slots[new_ends[step] : new_ends[step + 1]] = of
+        first, behind = ends[moved[step]], ends[moved[step] + 1]
+        new_ends[step + 1] = new_ends[step] + behind - first
+        for i in range(first, behind):
+            new_slots[new_ends[step] + i - first] = slots[i]
     return paced(a, order[moved], new_ends, new_slots, originals)
 
 
-@compiled
+@part
 def _fills_for(a: Any, ends: Any, slots: Any, operation: int, step: int) -> bool:
     """Return whether the step before one writes what that one touches; `operation` is the one before."""
     shift = a.touched_at[operation] - ends[step - 1]
     for i in range(ends[step - 1], ends[step]):
-        if a.is_written[i + shift] and slots[i] in slots[ends[step] : ends[step + 1]]:
-            return True
+        for other in slots[ends[step] : ends[step + 1]]:
+            if a.is_written[i + shift] and slots[i] == other:
+                return True
     return False
 
 
-@compiled
+@part
 def _arrives(a: Any, ends: Any, slots: Any, originals: Any, step: int, seen: Any, seen_units: Any) -> bool:
     """Return whether a step of the backward pass is the first one to use the weights of a group, or a copy of them."""
     blocks, found = len(a.size_bytes), False

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from membench.core.libraries.loops import compiled
+from membench.core.libraries.loops import compiled, part
 from membench.planning.choices.absences import find_absences
 from membench.planning.choices.collectives import end_of_step_s, gathered_ahead, paced
+from membench.planning.choices.order import by_step
 from membench.planning.choices.problem import RECOMPUTE, REPEAT
 
 LONGEST = 4
@@ -33,7 +34,7 @@ def run_again(a: Any, choices: Any) -> Any:
             dropped[block] = choices[a.unit_of[block]] >= RECOMPUTE
             repeated[block] = choices[a.unit_of[block]] == REPEAT
     forgotten = np.flatnonzero(repeated)
-    copy_of, seen = np.full(blocks, -1), np.full(len(choices), -1)
+    copy_of, extra, seen = np.full(blocks, -1), np.full(blocks, -1), np.full(len(choices), -1)
     spare = np.max(a.touched_at[1:] - a.touched_at[:-1]) + 1  # more than one operation fills; np.diff compiles for 3 s
     order = np.empty(LONGEST * a.tasks + spare, np.int64)
     originals = order.copy()
@@ -44,11 +45,12 @@ def run_again(a: Any, choices: Any) -> Any:
         if task >= a.turn:
             if a.layer[task] != layer:
                 layer = a.layer[task]
-                copy_of[forgotten] = -1
+                for block in forgotten:
+                    copy_of[block] = -1
             for i in range(a.touched_at[task], a.touched_at[task + 1]):
                 if a.is_read[i] and dropped[a.touched[i]] and copy_of[a.touched[i]] < 0:
                     makers = _makers(a, task, dropped, copy_of, seen)
-                    if not _make(a, makers, dropped, copy_of, order, ends, slots, originals, filled, spare):
+                    if not _make(a, makers, dropped, copy_of, extra, order, ends, slots, originals, filled, spare):
                         return paced(a, order[:0], ends, slots, originals)
                     break
         if filled[0] == len(order) or filled[1] + spare > len(slots):
@@ -64,12 +66,13 @@ def run_again(a: Any, choices: Any) -> Any:
     return gathered_ahead(a, order[: filled[0]], ends, slots[: filled[1]], originals[: filled[2]])
 
 
-@compiled
+@part
 def _make(
     a: Any,
     makers: Any,
     dropped: Any,
     copy_of: Any,
+    extra: Any,
     order: Any,
     ends: Any,
     slots: Any,
@@ -77,8 +80,12 @@ def _make(
     filled: Any,
     spare: int,
 ) -> bool:
-    """Append operations that make blocks again, in the forward pass's order; return whether there was room."""
-    extra = {-1: -1}  # copies that are made in addition
+    """Append operations that make blocks again, in the forward pass's order; return whether there was room.
+
+    Args:
+        extra: copies that are made in addition, by block; -1 before and behind the call.
+    """
+    first = filled[2]
     while len(makers) > 0:
         room = min(len(order) - filled[0], len(slots) - filled[1], len(originals) - filled[2])
         if room < spare:
@@ -94,15 +101,18 @@ def _make(
                 extra[a.creates[i]] = copy
         for i in range(a.touched_at[operation], a.touched_at[operation + 1]):
             block = a.touched[i]
-            slots[filled[1]] = copy_of[block] if copy_of[block] >= 0 else extra.get(block, block)
+            copy = copy_of[block] if copy_of[block] >= 0 else extra[block]
+            slots[filled[1]] = copy if copy >= 0 else block
             filled[1] += 1
         order[filled[0]] = operation
         filled[0] += 1
         ends[filled[0]] = filled[1]
+    for i in range(first, filled[2]):
+        extra[originals[i]] = -1
     return True
 
 
-@compiled
+@part
 def _makers(a: Any, task: int, dropped: Any, copy_of: Any, seen: Any) -> Any:
     """Return, as a heap, the tasks that make what a task reads and is not there, and what these read in turn."""
     makers = [np.int64(0) for _ in range(0)]
@@ -145,12 +155,13 @@ def plan_copies(a: Any, choices: Any, program: Any, budget: int, slowest_s: floa
         if step_s == np.inf or len(stays) == 0:
             return absences, leaves, returns, step_s if step_s <= slowest_s else np.inf, peak
         for absence in stays:
-            held[absences[absence, 2] + 1 : returns[absence]] += a.size_bytes[absences[absence, 0]]
-        returns[stays] = -1
+            for step in range(absences[absence, 2] + 1, returns[absence]):
+                held[step] += a.size_bytes[absences[absence, 0]]
+            returns[absence] = -1
         limit_s = slowest_s
 
 
-@compiled
+@part
 def go_back(a: Any, pace_s: Any, held: Any, absences: Any, budget: int) -> Any:
     """Return before which step each absence returns, -1 where it is too short; add early ones to `held`.
 
@@ -158,9 +169,9 @@ def go_back(a: Any, pace_s: Any, held: Any, absences: Any, budget: int) -> Any:
     """
     count, steps = len(absences), len(pace_s)
     returns = np.full(count, -1)
-    queue = _by_step(absences[:, 2], steps)
-    queue = queue[_by_step(steps - absences[queue, 3], steps)]
-    ending = _by_step(steps - 1 - absences[:, 2], steps)
+    queue = by_step(absences[:, 2].copy(), steps)
+    queue = queue[by_step(steps - absences[queue, 3], steps)]
+    ending = by_step(steps - 1 - absences[:, 2], steps)
     ends_s = np.zeros(count)
     state = np.zeros(count, np.int8)  # 1: on its way, 2: done
     head = tail = at_end = 0
@@ -198,11 +209,13 @@ def go_back(a: Any, pace_s: Any, held: Any, absences: Any, budget: int) -> Any:
             state[absence] = 1
             early += a.size_bytes[absences[absence, 0]]
             tail += 1
-    returns[state == 1] = 0
+    for absence in range(count):
+        if state[absence] == 1:
+            returns[absence] = 0
     return returns
 
 
-@compiled
+@part
 def go_forward(a: Any, program: Any, held: Any, absences: Any, returns: Any, budget: int, slowest_s: float) -> Any:
     """Return the step before which each absent block is freed (-1: it stays), the seconds of the step, and its peak.
 
@@ -211,12 +224,13 @@ def go_forward(a: Any, program: Any, held: Any, absences: Any, returns: Any, bud
     order, awaited = program.order, program.awaited
     count, steps, sizes = len(absences), len(order), a.size_bytes[absences[:, 0]]
     leaves, waiting = np.full(count, -1), np.zeros(count, np.bool_)
-    writing, ending = _by_step(absences[:, 1], steps), _by_step(absences[:, 2], steps)
-    returning = _by_step(returns, steps)  # absences are in the order in which they end
+    writing, ending = by_step(absences[:, 1].copy(), steps), by_step(absences[:, 2].copy(), steps)
+    returning = by_step(returns, steps)  # absences are in the order in which they end
     copied_s, here_s, beside_s = np.zeros(count), np.zeros(steps + 1), np.zeros(3)
     leaving = [(0.0, np.int64(0)) for _ in range(0)]
     at_writing, at_ending, at_returning = np.sum(absences[:, 1] < 0), np.sum(absences[:, 2] < 0), 0
-    leaves[ending[:at_ending]] = 0
+    for absence in ending[:at_ending]:
+        leaves[absence] = 0
     time_s = out_s = back_s = 0.0
     left_s = np.sum(a.duration_s[order])
     late = peak = np.int64(0)
@@ -252,11 +266,11 @@ def go_forward(a: Any, program: Any, held: Any, absences: Any, returns: Any, bud
                 waiting[absence] = True
                 late += sizes[absence]
             at_ending += 1
-    time_s, late = _leave(sizes, leaving, waiting, leaves, steps, -1, time_s, late)
+    time_s, late = _leave(sizes, leaving, waiting, leaves, steps, np.int64(-1), time_s, late)
     return leaves, max(time_s, beside_s[0], _host_end_s(a, absences, copied_s, steps)), peak
 
 
-@compiled
+@part
 def _host_end_s(a: Any, absences: Any, copied_s: Any, steps: int) -> float:
     """Return when the host has run its tasks, each after the copies of what it reads."""
     ready_s = np.zeros(len(a.size_bytes))
@@ -271,21 +285,7 @@ def _host_end_s(a: Any, absences: Any, copied_s: Any, steps: int) -> float:
     return host_s
 
 
-@compiled
-def _by_step(steps: Any, most: int) -> Any:
-    """Return the indices of numbers from -1 to `most` in their order, equal ones as they are."""
-    start = np.zeros(most + 3, np.int64)
-    for step in steps:
-        start[step + 2] += 1
-    start = np.cumsum(start)
-    found = np.empty(len(steps), np.int64)
-    for i in range(len(steps)):
-        found[start[steps[i] + 1]] = i
-        start[steps[i] + 1] += 1
-    return found
-
-
-@compiled
+@part
 def _leave(sizes: Any, leaving: Any, waiting: Any, leaves: Any, step: int, room: int, time_s: float, late: Any) -> Any:
     """Free blocks whose copies ended, wait for more where memory lacks; return the time and what is left."""
     while leaving:
@@ -301,7 +301,7 @@ def _leave(sizes: Any, leaving: Any, waiting: Any, leaves: Any, step: int, room:
     return time_s, late
 
 
-@compiled
+@part
 def _copy_out(
     a: Any, absences: Any, written: Any, returns: Any, copied_s: Any, beside_s: Any, time_s: float, out_s: float
 ) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from membench.core.hardware.cost_model import CostModel
-from membench.core.libraries.loops import compiled
+from membench.core.libraries.loops import compiled, part
 from membench.core.units import MIB
 from membench.planning.choices.problem import KEEP, OFFLOAD
 from membench.planning.rewrites.recompute import Order
@@ -86,7 +86,7 @@ def _plan(sizes: Any, times: Any, link: Any, seconds: Any, slot_bytes: float, ro
         if max(storing, backward) <= free:
             out_s = times[first, 0] + max(0.0, storing + leaving - free) / link[0]
             back_s = times[first, 1] + max(0.0, backward + ahead - free) / link[1]
-            row = (first, first, -1)
+            row = (first, first, np.int64(-1))
             _extend(best_s, best, rows, state, row, inputs, out_s, back_s, link, room, classes)
         run_s = need = late = 0.0
         for last in range(first, count - 1):
@@ -106,7 +106,7 @@ def _plan(sizes: Any, times: Any, link: Any, seconds: Any, slot_bytes: float, ro
     return _trace(best_s, best, rows, count * per_stage, link)
 
 
-@compiled
+@part
 def _extend(
     best_s: Any,
     best: Any,
@@ -136,8 +136,8 @@ def _extend(
         if max(kept, leaving, ahead) > room:
             continue
         index = 2 * (row[1] + 1) + (1 if row[2] < 0 else 0)
-        for part in (kept, leaving, ahead):
-            index = index * width + int(np.ceil(part / room * classes))
+        for held in (kept, leaving, ahead):
+            index = index * width + int(np.ceil(held / room * classes))
         is_new = best_s[index] == np.inf
         if is_new or total_s + leaving / link[0] + ahead / link[1] < (
             best_s[index] + best[index, 1] / link[0] + best[index, 2] / link[1]
@@ -148,7 +148,7 @@ def _extend(
             rows[index, 3], rows[index, 4] = offloads, state
 
 
-@compiled
+@part
 def _trace(best_s: Any, best: Any, rows: Any, start: int, link: Any) -> Any:
     """Return the rows that lead to the fastest final state; what has not left or is fetched ahead then takes time."""
     end, end_s = -1, np.inf
