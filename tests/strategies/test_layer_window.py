@@ -35,7 +35,6 @@ from tests.helpers.steps.micro_batches import accumulate
 from tests.helpers.steps.updates import MAKERS, first_difference
 
 BATCH, MICRO_BATCH, BLOCKS = 6, 2, 4
-JOINTS_WIDTH, JOINTS_BYTES = 64, 150_000
 EACH: dict[str, Callable[..., Strategy]] = {
     "greedysnake": GreedySnake,
     "greedysnake, updates deferred": lambda **options: GreedySnake(deferred_share=0.5, **options),
@@ -111,17 +110,17 @@ def accumulated_loss(work: Workload, inputs: Tensor, targets: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", EACH)
 def test_steps_with_updates_are_those_of_plain_pytorch(name: str) -> None:
-    check_steps(EACH[name]())
+    check_steps(EACH[name](), blocks_workload(BATCH, BLOCKS))
 
 
 @pytest.mark.slow
 def test_joint_computes_layer_by_layer_within_a_budget_that_is_too_small_for_micro_batches_in_turn() -> None:
-    assert check_steps(Joint(), JOINTS_BYTES, JOINTS_WIDTH).parts
+    work = blocks_workload(2 * MICRO_BATCH, 2, width=64)
+    assert check_steps(Joint(), work, budget=150_000).parts
 
 
-def check_steps(strategy: Strategy, budget: int | None = None, width: int = 8) -> TaskGraph:
+def check_steps(strategy: Strategy, work: Workload, budget: int | None = None) -> TaskGraph:
     """Check the results and the peak of three steps, and return the graph of their last part."""
-    work = blocks_workload(BATCH, BLOCKS, width)
     plain = deepcopy(work)
     by, other = (MAKERS["adamw"](each.module.parameters()) for each in (work, plain))
     step = membench.compile(
