@@ -55,6 +55,7 @@ from membench.sweep.this_device import this_device
 LEFT_OUT = {
     "auto": "chooses among the others",
     "best_fit": "eager execution in another allocator's memory",
+    "by_module": "the user names its modules",
     "network_wide": "holds more than eager execution",
     "serial_csr": "depends on the activations' densities",
 }

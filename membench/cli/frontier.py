@@ -49,6 +49,7 @@ OURS = "joint"
 LEFT_OUT = {
     "auto": "chooses among the others",
     "best_fit": "eager execution in another allocator's memory",
+    "by_module": "the user names its modules",
     "epmc": "rounds activations",
     "mmcnn": "schedules inference",
     "modnn": "works in micro-batches, of which batch norm takes other statistics",

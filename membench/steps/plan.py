@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from membench.core.errors import InfeasibleSchedule, MembenchError, OutOfMemory, UnsupportedStrategy
 from membench.core.graph.schedule import RepeatedSchedule, Schedule
-from membench.core.graph.task_graph import TaskGraph
+from membench.core.graph.task_graph import Role, TaskGraph
 from membench.core.hardware.cost_model import CostModel
 from membench.core.step.optimizer import UpdateOf
 from membench.execution.simulation import step_time_s
@@ -79,7 +79,7 @@ class StepPlanner:
                     yield runs
 
         promising, sizes = self._sizes(budget_bytes)
-        fastest = min(feasible(promising), key=lambda runs: simulated_step(runs, self.cost).step_time_s, default=None)
+        fastest = min(feasible(promising), key=self._step_s, default=None)
         found = fastest or next(feasible(sizes), None)
         if found is None:
             raise _least(refusals, self.batch_size)
@@ -146,7 +146,30 @@ class StepPlanner:
         return self._annotated[key]
 
     def _runs_of(self, size: int, budget_bytes: int | None) -> Runs:
-        if self.strategy.layer_by_layer:
+        """Return schedules in the method's order of micro-batches, or in the faster one where it leaves that open."""
+        layer_by_layer = self.strategy.layer_by_layer
+        if layer_by_layer is not None or size >= self.batch_size:
+            return self._runs_in(size, budget_bytes, layer_by_layer=bool(layer_by_layer))
+        runs, refusal = None, None
+        try:
+            runs = self._runs_in(size, budget_bytes, layer_by_layer=False)
+        except InfeasibleSchedule as error:
+            refusal = error
+        if runs is None or _has_weights_at_home(runs):
+            with suppress(InfeasibleSchedule, UnsupportedStrategy):  # which random numbers are
+                others = self._runs_in(size, budget_bytes, layer_by_layer=True)
+                if runs is None or self._step_s(others) < self._step_s(runs):
+                    return others
+        if runs is None:
+            assert refusal is not None
+            raise refusal
+        return runs
+
+    def _step_s(self, runs: Runs) -> float:
+        return simulated_step(runs, self.cost).step_time_s
+
+    def _runs_in(self, size: int, budget_bytes: int | None, *, layer_by_layer: bool) -> Runs:
+        if layer_by_layer:
             parts = [(samples, count, 1) for samples, count in _counts(self.batch_size, size, updates=False)]
         else:
             counts = _counts(self.batch_size, size, updates=self.update is not None)
@@ -172,6 +195,11 @@ class StepPlanner:
         if self.micro_batch == FASTEST:
             return sizes_around(*of_step)
         return (), (micro_batch_size(self.micro_batch, self.batch_size),)
+
+
+def _has_weights_at_home(runs: Runs) -> bool:
+    blocks = (block for run in runs for block in run.schedule.graph.blocks)
+    return any(block.role is Role.WEIGHT and block.host_location for block in blocks)
 
 
 def _counts(batch_size: int, size: int, *, updates: bool) -> list[tuple[int, int]]:

@@ -1,9 +1,9 @@
 """Auto: the schedule of the fastest lossless method that keeps the budget, as simulated.
 
 Every other method of this package for the step's mode is planned and simulated; what rounds is left out, and what
-cannot be planned. Of equally fast schedules the one with the lowest peak is taken. The schedule is that method's own;
-`reason` has the choice and the runner-up. The whole batch is planned, so that batch norm's statistics are plain
-PyTorch's.
+cannot be planned, and `by_module`, whose modules are for the user to name. Of equally fast schedules the one with the
+lowest peak is taken. The schedule is that method's own; `reason` has the choice and the runner-up. The whole batch is
+planned, so that batch norm's statistics are plain PyTorch's.
 
 Ours. Not `joint`, which makes plans of its own: it is one of the candidates.
 """
@@ -19,6 +19,7 @@ from membench.core.hardware.cost_model import CostModel
 from membench.core.units import format_bytes, format_seconds
 from membench.execution.simulation import step_time_s
 from membench.strategies.base import Strategy, strategies
+from membench.strategies.by_module import ByModule
 
 
 class Auto(Strategy):
@@ -32,7 +33,7 @@ class Auto(Strategy):
         found: list[Schedule] = []
         refusals: list[InfeasibleSchedule] = []
         for method in strategies(graph.mode).values():
-            if method is not Auto:
+            if method not in (Auto, ByModule):
                 try:
                     with suppress(UnsupportedStrategy):
                         found.append(method().schedule(graph, cost, budget_bytes))

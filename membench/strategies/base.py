@@ -32,8 +32,11 @@ class Strategy(ABC):
 
     runs_as_written: ClassVar[bool] = False
     """Whether it runs the program in its own order and with its own lifetimes, as plain PyTorch does."""
-    layer_by_layer: bool = False
-    """Whether a step in micro-batches is one graph, in the order of `planning.rewrites.layer_by_layer`."""
+    layer_by_layer: bool | None = False
+    """Whether a step in micro-batches is one graph, in the order of `planning.rewrites.layer_by_layer`.
+
+    None: where weights are in host memory, the faster of both orders is taken.
+    """
     moves_weights: bool = False
     """Whether it can keep unused weights, accumulated gradients and optimizer states in host memory."""
 

@@ -16,8 +16,9 @@ Readings, of DeepSpeed's sources and of the authors' announcement; the paper's t
 updated come to the device at the beginning of the next step, as under `zero_offload`. What the program recomputes is
 recomputed.
 
-Left out: undoing. DeepSpeed updates before it knows the norm of all gradients, and takes updates back if that had to be
-clipped; here, a step with a hook on the optimizer, such as one that clips, updates all weights as a whole at its end.
+Left out: undoing. The first release of DeepSpeed's program updated before it knew the norm of all gradients, and took
+updates back by arithmetic if that had to be clipped, which does not restore every bit; later ones update at the end of
+a step that clips. So does this one, as a whole, where the optimizer has a hook, such as one that clips.
 Casts stay where the program has them, so that gradients cross the link in its precision. Several devices.
 
 Not `ratel`, which moves weights and activations as well.

@@ -8,8 +8,8 @@ import membench
 from membench.core.errors import InfeasibleSchedule
 from membench.strategies.base import strategies
 
-LEFT_OUT = {"auto", "epmc", "modnn", "serial_csr"}
-"""It itself, those that round, and one that would work in micro-batches."""
+LEFT_OUT = {"auto", "by_module", "epmc", "modnn", "serial_csr"}
+"""It itself, the one whose modules a user names, those that round, and one that would work in micro-batches."""
 
 
 def step() -> tuple[nn.Module, nn.Module, tuple[torch.Tensor, torch.Tensor]]:

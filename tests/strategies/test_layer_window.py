@@ -16,7 +16,7 @@ from membench.capture.capture import Captures
 from membench.conformance.results import run_step
 from membench.core.errors import UnsupportedStrategy
 from membench.core.graph.schedule import Compute, Offload, Prefetch, Schedule
-from membench.core.graph.task_graph import Phase, Role
+from membench.core.graph.task_graph import Phase, Role, TaskGraph
 from membench.core.step.optimizer import WeightUpdate
 from membench.core.step.workload import Workload
 from membench.execution.executor import execute
@@ -26,6 +26,7 @@ from membench.steps.compile import build_step
 from membench.steps.request import StepRequest
 from membench.strategies.base import Strategy
 from membench.strategies.greedysnake import GreedySnake
+from membench.strategies.joint.strategy import Joint
 from membench.strategies.megatrain import MegaTrain
 from membench.strategies.zero_infinity import ZeroInfinity
 from tests.helpers.networks.blocks import blocks_workload
@@ -109,16 +110,27 @@ def accumulated_loss(work: Workload, inputs: Tensor, targets: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", EACH)
 def test_steps_with_updates_are_those_of_plain_pytorch(name: str) -> None:
-    work = blocks_workload(BATCH, BLOCKS)
+    check_steps(EACH[name](), blocks_workload(BATCH, BLOCKS))
+
+
+@pytest.mark.slow
+def test_joint_computes_layer_by_layer_within_a_budget_that_is_too_small_for_micro_batches_in_turn() -> None:
+    work = blocks_workload(2 * MICRO_BATCH, 2, width=64)
+    assert check_steps(Joint(), work, budget=150_000).parts
+
+
+def check_steps(strategy: Strategy, work: Workload, budget: int | None = None) -> TaskGraph:
+    """Check the results and the peak of three steps, and return the graph of their last part."""
     plain = deepcopy(work)
     by, other = (MAKERS["adamw"](each.module.parameters()) for each in (work, plain))
     step = membench.compile(
         work.module,
         work.loss,
         (work.inputs, work.targets),
-        strategy=EACH[name](),
+        strategy=strategy,
         micro_batch=MICRO_BATCH,
         optimizer=by,
+        budget=budget,
     )
     assert not isinstance(step, membench.SimulatedStep)
     for _ in range(3):
@@ -130,6 +142,7 @@ def test_steps_with_updates_are_those_of_plain_pytorch(name: str) -> None:
     assert not first_difference(work.module, plain.module)
     assert step.measure().peak_bytes == step.predicted_peak_bytes
     step.close()
+    return step.plan[-1].schedule.graph
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3])

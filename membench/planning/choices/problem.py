@@ -70,7 +70,7 @@ class Problem:
         delay_s: by which each collective makes kernels longer that run at the same time; copy_delay_s: by which each
             block's copy does.
         host_s: seconds of each task of the host, by task, in order.
-        visitors: the blocks that tasks of the host write.
+        visitors: the blocks that tasks of the host write, and those at home there that they read from the device.
         sent: the blocks that each task of the host reads and tasks of the device write, by task.
         units: all choices; `unit_of` finds a block's.
     """
@@ -96,7 +96,6 @@ class Problem:
         self.offload_s = tuple(cost.offload_time_s(block.size_bytes) for block in graph.blocks)
         self.prefetch_s = tuple(cost.prefetch_time_s(block.size_bytes) for block in graph.blocks)
         self.copy_delay_s = tuple(cost.copy_delay_s(block.size_bytes) for block in graph.blocks)
-        self.visitors = {block for task in self.host_s for block in graph.tasks[task].writes}
         self._writers = _writers(graph)
         updates = [task for task in graph.tasks if task.phase is Phase.UPDATE]
         # by block, the first task of the update that writes it
@@ -104,6 +103,8 @@ class Problem:
         self.sent = {
             task: tuple(block for block in graph.tasks[task].reads if self._writers[block]) for task in self.host_s
         }
+        sums = {block for blocks in self.sent.values() for block in blocks if graph.blocks[block].host_location}
+        self.visitors = sums.union(*(graph.tasks[task].writes for task in self.host_s))
         backward = (task.index for task in reversed(graph.tasks) if task.phase is Phase.BACKWARD)
         self._end_of_backward = next(backward, -1)
         self.units = self._find_units(least_bytes)

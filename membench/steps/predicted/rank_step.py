@@ -176,7 +176,7 @@ class RankStep:
 
     def _is_layer_by_layer(self, pipeline: Pipeline) -> bool:
         """Return whether micro-batches are not one after another: on a device that is not one of several stages."""
-        return self.strategy.layer_by_layer and pipeline.ranks == 1
+        return bool(self.strategy.layer_by_layer) and pipeline.ranks == 1
 
     def _planned_places(self, graphs: Sequence[TaskGraph]) -> list[Runs]:
         """Return the schedules of each place in a pipeline, which leave the rest of their host's memory to others."""

@@ -23,7 +23,8 @@ wherever the others take longer than the tasks. The number of layers at home is 
 starts at that of the linear program; the bound is then that of the schedules that may do so. Where it is lower than
 that of plans with all weights on the device, they are made first, and others only if their bound is below the fastest
 of them. With `defers_updates` the best of them is also timed with shares of its updates beside the next step's forward
-pass (`planning.rewrites.deferred`), and the bound is that of steps that may do so.
+pass (`planning.rewrites.deferred`), and the bound is that of steps that may do so. Micro-batches are computed layer by
+layer where that is faster, so that such weights come once for all (`planning.rewrites.layer_by_layer`).
 
 Under sharded weights a rank's gathered weights are stored blocks as well: they stay from the forward to the backward
 pass, or are gathered again ahead of their use, which takes the time of a collective (`planning.parallel.gathering`).
@@ -86,6 +87,7 @@ class Joint(Strategy):
     """
 
     name = "joint"
+    layer_by_layer = None
     searches_under_budget = True
     moves_weights = True
 

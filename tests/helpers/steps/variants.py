@@ -7,6 +7,7 @@ import pytest
 from membench.core.graph.schedule import Schedule
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy, strategies
+from membench.strategies.by_module import ByModule
 from membench.strategies.epmc import Epmc
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.network_wide import NetworkWide
@@ -25,6 +26,8 @@ OPTIONS: dict[str, Strategy] = {
     "layrub_inter, Algorithm 1": LayrubInter(only_needed=False),
     "layrub_hybrid, Algorithm 1, fixed region": LayrubHybrid(fixed_region=True, only_needed=False),
     "updates on the host": HostUpdates(),
+    "by_module, all offloaded": ByModule(offload=["*"]),
+    "by_module, all recomputed": ByModule(offload=["*"], recompute=["*"]),
 }
 VARIANTS = {name: strategy() for name, strategy in strategies().items()} | OPTIONS
 

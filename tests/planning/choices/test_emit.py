@@ -1,12 +1,35 @@
 """Plans as schedules: each is legal, whichever of the updates run on the host."""
 
+from dataclasses import replace
+
+import torch
+
+from membench.capture.capture import capture
+from membench.capture.update.captured_update import CapturedUpdate
+from membench.core.graph.task_graph import Role
+from membench.core.step.optimizer import Gradients, WeightUpdate
 from membench.planning.checking.validate import validate
 from membench.planning.choices.emit import emit
-from membench.planning.choices.evaluation import Evaluator
-from membench.planning.choices.problem import KEEP, Problem
+from membench.planning.choices.evaluation import NO_LIMIT, Evaluator
+from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
 from membench.planning.parallel.gathering import gathered_once
+from membench.planning.rewrites.update import add_update
 from membench.strategies.joint.homes import Homes
 from tests.helpers.distributed.sharded import Collectives, sharded_graph
+from tests.helpers.networks.blocks import blocks_workload
+from tests.helpers.planning.costs import UnitCost
+
+
+def test_sums_of_gradients_leave_for_the_updates_on_the_host() -> None:
+    captured = capture(replace(blocks_workload(2), accumulates=True)).graph
+    optimizer = WeightUpdate(torch.optim.AdamW, gradients=Gradients.FREED)
+    graph = add_update(captured, CapturedUpdate(optimizer))
+    problem = Problem(Homes(graph, UnitCost()).at(len(Homes(graph, UnitCost()).parts)), UnitCost(), 1)
+    for choice in (KEEP, OFFLOAD):
+        schedule = emit("joint", Evaluator(problem).plan([choice] * len(problem.units), NO_LIMIT), None)
+        validate(schedule)
+        read = {block for task in schedule.graph.tasks if task.on_host for block in task.reads}
+        assert any(schedule.graph.blocks[block].role is Role.ACCUMULATED for block in read)
 
 
 def test_shards_of_gradients_may_have_updates_on_the_host_and_on_the_device() -> None:
