@@ -47,10 +47,11 @@ def part(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]
 
     The former unpacks each array of each argument and takes a second to compile; the latter is in its callers' caches.
     """
-    compile_: Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]] = njit(
+    untyped: Any = njit  # without types of these two options
+    made: Callable[Parameters, Result] = untyped(
         nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-    )
-    return compile_(function)
+    )(function)
+    return made
 
 
 @cache

@@ -49,7 +49,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
     gaps, longest = np.empty((len(slots) + blocks, 4), np.int64), np.full(blocks, -1)
     taken = np.zeros(len(gaps), np.bool_)
     may_leave = _may_leave(a, choices)
-    count = np.int64(0)
+    count: Any = np.int64(0)
     for step in range(steps):
         clock[step + 1] = clock[step] + pace_s[step]
         shift = a.touched_at[order[step]] - ends[step]

@@ -45,8 +45,8 @@ def run_again(a: Any, choices: Any) -> Any:
         if task >= a.turn:
             if a.layer[task] != layer:
                 layer = a.layer[task]
-                for block in forgotten:
-                    copy_of[block] = -1
+                for each in forgotten:
+                    copy_of[each] = -1
             for i in range(a.touched_at[task], a.touched_at[task + 1]):
                 if a.is_read[i] and dropped[a.touched[i]] and copy_of[a.touched[i]] < 0:
                     makers = _makers(a, task, dropped, copy_of, seen)
@@ -286,7 +286,7 @@ def _host_end_s(a: Any, absences: Any, copied_s: Any, steps: int) -> float:
 
 
 @part
-def _leave(sizes: Any, leaving: Any, waiting: Any, leaves: Any, step: int, room: int, time_s: float, late: Any) -> Any:
+def _leave(sizes: Any, leaving: Any, waiting: Any, leaves: Any, step: int, room: Any, time_s: float, late: Any) -> Any:
     """Free blocks whose copies ended, wait for more where memory lacks; return the time and what is left."""
     while leaving:
         end_s, absence = leaving[0]
