@@ -134,14 +134,26 @@ def test_a_decoder_of_seven_billion_parameters_is_planned_within_a_minute_and_4_
     assert peak_bytes > 2 * 4 * PUBLISHED["llama_7b"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("model_type", TINY)
+@pytest.mark.parametrize(
+    ("model_type", "strategy"),
+    [
+        pytest.param(model_type, strategy, marks=() if position == index else pytest.mark.exhaustive)
+        for index, model_type in enumerate(TINY)
+        for position, strategy in enumerate(STRATEGIES)
+    ],
+)
 def test_a_step_with_dropout_is_exact(model_type: str, strategy: str) -> None:
     check_exact(tiny(model_type), strategy, masked=True)
 
 
-@pytest.mark.parametrize("use_cache", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("use_cache", "masked"),
+    [
+        (True, True),
+        (False, False),
+        *(pytest.param(one, not one, marks=pytest.mark.exhaustive) for one in (True, False)),
+    ],
+)
 @pytest.mark.parametrize("model_type", TINY)
 def test_a_step_without_dropout_runs_the_same_attention(model_type: str, masked: bool, use_cache: bool) -> None:
     """Without a mask attention is causal in its kernel, which rounds differently from a mask that is given to it."""

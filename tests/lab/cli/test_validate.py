@@ -34,6 +34,7 @@ def test_a_row_has_its_numbers_and_its_operators(capsys: pytest.CaptureFixture[s
     assert any(line.startswith("  convolution_backward") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_card_is_left_out_with_all_boards_of_its_chip(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
