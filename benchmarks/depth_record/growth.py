@@ -1,5 +1,7 @@
 """CPU seconds and memory to capture, plan, validate and simulate ResNets of 1,001 to 10,001 layers: layrub_hybrid.
 
+    python benchmarks/depth_record/growth.py
+
 Batch 16 on a K40m under PyTorch, a process for each network. Prints a table: where the seconds per 1,000 layers stay
 level, the whole is linear.
 """
