@@ -70,8 +70,11 @@ def test_a_lowered_graph_names_the_blocks_of_weight_gradients() -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        *("alexnet", "cifar10_quick", "wrn16_1", "vgg16", "fcn8s"),
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("googlenet", "resnet34")),
+        *("alexnet", "wrn16_1"),
+        *(
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in ("cifar10_quick", "vgg16", "fcn8s", "googlenet", "resnet34")
+        ),
     ],
 )
 def test_every_strategy_can_schedule_a_lowered_graph(model: str) -> None:
