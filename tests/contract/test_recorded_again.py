@@ -14,6 +14,10 @@ from tests.helpers.devices import DEVICE
 
 pytestmark = pytest.mark.slow
 
+ALIKE = {
+    "alexnet", "googlenet", "mnasnet", "mobilenet_v3", "regnet", "resnet50", "resnext50", "squeezenet", "vgg11_bn",
+}  # fmt: skip
+"""Made of the layers of others."""
 TOKENS = torch.randint(100, (2, 8))
 
 
@@ -54,7 +58,9 @@ def check(step: Any, inputs: Any, targets: Any = ()) -> None:
     assert step.watched.reads_are_unchanged()
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in ALIKE else ()) for name in NETWORKS]
+)
 def test_a_network_stays_the_same(name: str) -> None:
     work = workload_of(name, DEVICE)
     check(membench.compile(work.module, work.loss, (work.inputs, work.targets)), work.inputs, work.targets)
